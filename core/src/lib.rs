@@ -1,0 +1,8 @@
+//! The domain of migperf, pure: no files, clocks, environment, threads, async or D-Bus.
+//!
+//! Data flows one way and each step is a new type: suite text → [`suite::Suite`] → [`plan::Plan`] of trials → a checked
+//! job → one [`record::TrialRecord`] a trial → [`report::Report`].
+
+pub mod ids;
+pub mod units;
+pub mod workload;
