@@ -74,7 +74,9 @@ impl FromStr for GpuUuid {
     fn from_str(text: &str) -> Result<Self, IdError> {
         match text.strip_prefix("GPU-") {
             Some(uuid) if is_uuid(uuid) => Ok(Self(text.to_owned())),
-            _ => Err(IdError { text: text.to_owned(), wanted: "a GPU UUID (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)" }),
+            _ => {
+                Err(IdError { text: text.to_owned(), wanted: "a GPU UUID (GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx)" })
+            }
         }
     }
 }
@@ -171,7 +173,8 @@ mod tests {
 
     #[test]
     fn other_texts_are_refused() {
-        for text in ["", "0", "GPU-", "GPU-5ebe9c2f", "MIG-GPU-5ebe/7", &format!("MIG-GPU-{UUID}/7"), &format!("GPU-{UUID} ")]
+        for text in
+            ["", "0", "GPU-", "GPU-5ebe9c2f", "MIG-GPU-5ebe/7", &format!("MIG-GPU-{UUID}/7"), &format!("GPU-{UUID} ")]
         {
             assert!(text.parse::<DeviceUuid>().is_err(), "{text}");
         }

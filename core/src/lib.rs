@@ -4,5 +4,8 @@
 //! job → one [`record::TrialRecord`] a trial → [`report::Report`].
 
 pub mod ids;
+pub mod sample;
+pub mod trial;
 pub mod units;
+pub mod worker_wire;
 pub mod workload;
