@@ -3,7 +3,9 @@
 //! Data flows one way and each step is a new type: suite text → [`suite::Suite`] → [`plan::Plan`] of trials → a checked
 //! job → one [`record::TrialRecord`] a trial → [`report::Report`].
 
+pub mod cohort;
 pub mod ids;
+pub mod proof;
 pub mod sample;
 pub mod trial;
 pub mod units;

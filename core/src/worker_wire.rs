@@ -109,7 +109,7 @@ pub enum ToWorker {
     /// For the launcher only.
     Launch(Launch),
     /// Prove the allocation and build the workload; answered by `built`.
-    Prepare(MemberConfig),
+    Prepare(Box<MemberConfig>),
     /// Warm up; answered by `ready`.
     Warm,
     /// Run batches from this instant on, until `stop`.
