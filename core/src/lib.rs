@@ -4,6 +4,7 @@
 //! job → one [`record::TrialRecord`] a trial → [`report::Report`].
 
 pub mod cohort;
+pub mod device;
 pub mod ids;
 pub mod proof;
 pub mod sample;
