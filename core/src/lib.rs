@@ -8,6 +8,7 @@ pub mod device;
 pub mod ids;
 pub mod proof;
 pub mod sample;
+pub mod telemetry;
 pub mod trial;
 pub mod units;
 pub mod worker_wire;
