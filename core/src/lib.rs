@@ -3,6 +3,7 @@
 //! Data flows one way and each step is a new type: suite text → [`suite::Suite`] → [`plan::Plan`] of trials → a checked
 //! job → one [`record::TrialRecord`] a trial → [`report::Report`].
 
+pub mod affinity;
 pub mod cohort;
 pub mod device;
 pub mod ids;
