@@ -7,6 +7,7 @@ pub mod affinity;
 pub mod cohort;
 pub mod device;
 pub mod ids;
+pub mod mig;
 pub mod proof;
 pub mod sample;
 pub mod telemetry;
