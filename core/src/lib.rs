@@ -10,6 +10,7 @@ pub mod ids;
 pub mod mig;
 pub mod proof;
 pub mod sample;
+pub mod suite;
 pub mod telemetry;
 pub mod trial;
 pub mod units;

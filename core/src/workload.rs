@@ -58,6 +58,8 @@ macro_rules! named_enum {
     };
 }
 
+pub(crate) use named_enum;
+
 /// A name that is none of the known ones.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not known; one of {}{}", .known.join(", "), nearest(.text, .known).map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
