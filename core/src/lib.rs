@@ -8,6 +8,7 @@ pub mod cohort;
 pub mod device;
 pub mod ids;
 pub mod mig;
+pub mod plan;
 pub mod proof;
 pub mod sample;
 pub mod suite;

@@ -1,0 +1,189 @@
+//! Which baselines a plan needs, and the order of its cells: baselines before what is compared with them, and as few
+//! changes of the GPU's layout as that allows.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::mig::profile::{Profile, ProfileList};
+use crate::plan::{LeftOut, Origin};
+use crate::suite::Target;
+use crate::trial::{PlannedTrial, Sharing, TrialSpec};
+use crate::workload::Workload;
+
+/// Trials after each other under one layout.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayoutStretch {
+    /// Index of the first trial.
+    pub first: u32,
+    /// How many trials.
+    pub trials: u32,
+    /// The instances that must exist; none: the GPU is whole.
+    pub layout: Option<ProfileList>,
+}
+
+/// Whether a cell is one worker alone on the whole target: measured first in each repeat, and again at the end.
+pub(super) fn is_anchor(cell: &TrialSpec, target: Target) -> bool {
+    match target {
+        Target::Gpu => cell.sharing == Sharing::Exclusive,
+        Target::Cpu => cell.members.len() == 1,
+    }
+}
+
+fn instances(sharing: &Sharing) -> Option<ProfileList> {
+    match sharing {
+        Sharing::Mig { layout } => layout.parse().ok(),
+        _ => None,
+    }
+}
+
+/// One worker alone: the sharing, with MIG reduced to the instance that the worker has, and its workload.
+type Solo = (Sharing, Workload);
+
+fn alone_on(profile: &Profile) -> Sharing {
+    Sharing::Mig { layout: profile.to_string() }
+}
+
+fn as_solo(cell: &TrialSpec) -> Option<Solo> {
+    let [workload] = cell.members.as_slice() else { return None };
+    let sharing = match instances(&cell.sharing) {
+        Some(layout) => alone_on(layout.as_slice().first()?),
+        None => cell.sharing.clone(),
+    };
+    Some((sharing, workload.clone()))
+}
+
+/// What a cohort is compared with: each distinct workload alone on the whole target, and alone in the cohort's mode.
+fn baselines(cell: &TrialSpec, target: Target) -> Vec<Solo> {
+    if cell.members.len() < 2 {
+        return Vec::new();
+    }
+    let whole = if target == Target::Gpu { Sharing::Exclusive } else { Sharing::Cpu };
+    let layout = instances(&cell.sharing);
+    let mut wanted: Vec<Solo> = Vec::new();
+    for (workload, members) in cell.groups() {
+        let same_mode: Vec<Sharing> = match &layout {
+            Some(layout) => members.iter().filter_map(|member| layout.as_slice().get(*member)).map(alone_on).collect(),
+            None => vec![cell.sharing.clone()],
+        };
+        for sharing in std::iter::once(whole.clone()).chain(same_mode) {
+            let solo = (sharing, workload.clone());
+            if !wanted.contains(&solo) {
+                wanted.push(solo);
+            }
+        }
+    }
+    wanted
+}
+
+/// Where a cell comes from, before cells have their places: a baseline names its cohort by its place in the suite's order.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Suite { line: u32, asked: usize },
+    Baseline { of_asked: usize },
+}
+
+/// Adds the missing baselines and puts everything into the order of one repeat.
+pub(super) fn arrange(
+    asked: Vec<(TrialSpec, u32)>,
+    target: Target,
+    unfit: &impl Fn(&TrialSpec) -> Option<String>,
+    left_out: &mut Vec<LeftOut>,
+) -> (Vec<TrialSpec>, Vec<Origin>) {
+    let mut known: HashSet<Solo> = asked.iter().filter_map(|(cell, _)| as_solo(cell)).collect();
+    let (mut anchors, mut added_anchors, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, (cell, line)) in asked.into_iter().enumerate() {
+        for (sharing, workload) in baselines(&cell, target) {
+            if !known.insert((sharing.clone(), workload.clone())) {
+                continue;
+            }
+            let solo = TrialSpec { sharing, members: vec![workload], timing: cell.timing };
+            if let Some(why) = unfit(&solo) {
+                left_out.push(LeftOut { what: format!("baseline {solo}"), why });
+                continue;
+            }
+            let to = if is_anchor(&solo, target) { &mut added_anchors } else { &mut rest };
+            to.push((solo, Source::Baseline { of_asked: place }));
+        }
+        let to = if is_anchor(&cell, target) { &mut anchors } else { &mut rest };
+        to.push((cell, Source::Suite { line, asked: place }));
+    }
+    anchors.append(&mut added_anchors);
+    let specs: Vec<TrialSpec> = rest.iter().map(|(cell, _)| cell.clone()).collect();
+    let places = by_layout(&divisions(&specs), !anchors.is_empty());
+    let mut rest: Vec<Option<(TrialSpec, Source)>> = rest.into_iter().map(Some).collect();
+    anchors.extend(places.into_iter().filter_map(|place| rest[place].take()));
+
+    let place_of: HashMap<usize, u32> = anchors
+        .iter()
+        .zip(0..)
+        .filter_map(|((_, source), at)| match source {
+            Source::Suite { asked, .. } => Some((*asked, at)),
+            Source::Baseline { .. } => None,
+        })
+        .collect();
+    anchors
+        .into_iter()
+        .map(|(cell, source)| {
+            let origin = match source {
+                Source::Suite { line, .. } => Origin::Suite { line },
+                Source::Baseline { of_asked } => Origin::Baseline { of: place_of[&of_asked] },
+            };
+            (cell, origin)
+        })
+        .unzip()
+}
+
+/// The layout under which each cell is measured. Cells that need several instances of one profile and nothing else
+/// are measured under the layout that has the most of it, so that `1g` needs no change from `7x1g`.
+fn divisions(cells: &[TrialSpec]) -> Vec<Option<ProfileList>> {
+    let wanted: Vec<Option<ProfileList>> =
+        cells.iter().map(|cell| instances(&cell.sharing).map(|layout| layout.sorted())).collect();
+    let mut most: HashMap<&Profile, (usize, &ProfileList)> = HashMap::new();
+    for layout in wanted.iter().flatten() {
+        for run in layout.as_slice().chunk_by(|a, b| a == b) {
+            let best = most.entry(&run[0]).or_insert((run.len(), layout));
+            if run.len() > best.0 {
+                *best = (run.len(), layout);
+            }
+        }
+    }
+    let uniform = |layout: &ProfileList| layout.as_slice().iter().all(|profile| *profile == layout.as_slice()[0]);
+    let roomy = |layout: &ProfileList| match layout.as_slice() {
+        [profile, ..] if uniform(layout) => {
+            most.get(profile).filter(|(count, _)| *count > layout.as_slice().len()).map(|(_, best)| (*best).clone())
+        }
+        _ => None,
+    };
+    wanted.iter().map(|layout| layout.as_ref().map(|layout| roomy(layout).unwrap_or_else(|| layout.clone()))).collect()
+}
+
+/// Places of the cells so that those under one layout follow each other, layouts in the order of their first cell; the
+/// whole GPU comes first where it is whole already.
+fn by_layout(divisions: &[Option<ProfileList>], whole_first: bool) -> Vec<usize> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut group_of: HashMap<&Option<ProfileList>, usize> = HashMap::new();
+    if whole_first {
+        groups.push(Vec::new());
+        group_of.insert(&None, 0);
+    }
+    for (place, division) in divisions.iter().enumerate() {
+        let group = *group_of.entry(division).or_insert_with(|| {
+            groups.push(Vec::new());
+            groups.len() - 1
+        });
+        groups[group].push(place);
+    }
+    groups.concat()
+}
+
+pub(super) fn stretches(cells: &[TrialSpec], trials: &[PlannedTrial]) -> Vec<LayoutStretch> {
+    let divisions = divisions(cells);
+    let mut stretches: Vec<LayoutStretch> = Vec::new();
+    for trial in trials {
+        let layout = divisions.get(trial.cell as usize).cloned().flatten();
+        match stretches.last_mut() {
+            Some(last) if last.layout == layout => last.trials += 1,
+            _ => stretches.push(LayoutStretch { first: trial.index, trials: 1, layout }),
+        }
+    }
+    stretches
+}

@@ -1,0 +1,77 @@
+//! The suites that are shipped: each is read, and planned for the targets that it is for.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use migperf_core::plan::{Plan, PlanError, render_text};
+use migperf_core::suite::{Suite, Target};
+use migperf_core::trial::{Purpose, Sharing};
+
+fn folder() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../configs/suites"))
+}
+
+fn suite(file: &str) -> Suite {
+    let text = std::fs::read_to_string(folder().join(file)).unwrap();
+    Suite::parse(&text).unwrap_or_else(|errors| panic!("{file}:\n{errors}"))
+}
+
+#[test]
+fn every_suite_has_a_plan_for_each_of_its_targets() {
+    let mut seen = BTreeSet::new();
+    for entry in std::fs::read_dir(folder()).unwrap() {
+        let file = entry.unwrap().file_name().into_string().unwrap();
+        let suite = suite(&file);
+        assert_eq!(file, format!("{}.toml", suite.name), "a suite is named as its file");
+        for target in Target::ALL {
+            let plan = Plan::expand(&suite, *target);
+            if *target == Target::Gpu || suite.name == "quick" {
+                let plan = plan.unwrap_or_else(|error| panic!("{file} on {target}: {error}"));
+                assert_eq!(plan.warnings, Vec::<String>::new(), "{file} on {target}");
+                assert!(!render_text(&plan).is_empty());
+            } else {
+                assert!(matches!(plan, Err(PlanError::WrongTarget { .. } | PlanError::Nothing { .. })), "{file}");
+            }
+        }
+        seen.insert(file);
+    }
+    let expected =
+        ["co-load-resnet18.toml", "migperf-infer.toml", "migperf-mps-vs-mig.toml", "migperf-train.toml", "quick.toml"];
+    assert_eq!(seen, expected.map(str::to_owned).into());
+}
+
+#[test]
+fn the_first_look_takes_less_than_two_minutes_on_a_cpu() {
+    let plan = Plan::expand(&suite("quick.toml"), Target::Cpu).unwrap();
+    assert!(plan.estimate().total.0 < Duration::from_secs(120), "{}", plan.estimate().total);
+    assert!(plan.cells.iter().all(|cell| cell.members.len() <= 2), "two cores serve two workers");
+    assert!(!plan.left_out.is_empty());
+}
+
+#[test]
+fn the_article_s_experiment_is_whole() {
+    let plan = Plan::expand(&suite("co-load-resnet18.toml"), Target::Gpu).unwrap();
+    let asked: BTreeSet<(String, usize)> =
+        plan.cells.iter().map(|cell| (cell.sharing.to_string(), cell.members.len())).collect();
+    for (sharing, counts) in
+        [("exclusive", &[1][..]), ("time-slice", &[1, 4, 7]), ("mps", &[1, 4, 7]), ("mps@14%", &[1, 7])]
+    {
+        for count in counts {
+            assert!(asked.contains(&(sharing.to_owned(), *count)), "{sharing} {count}");
+        }
+    }
+    assert_eq!(plan.repeats, 3);
+    let mixed = plan.cells.iter().filter(|cell| cell.groups().iter().map(|(_, group)| group.len()).eq([1, 6]));
+    assert_eq!(mixed.count(), 3);
+}
+
+#[test]
+fn the_sweeps_change_the_layout_once_for_each_profile() {
+    for (file, layouts) in [("migperf-infer.toml", 5), ("migperf-train.toml", 5)] {
+        let plan = Plan::expand(&suite(file), Target::Gpu).unwrap();
+        assert_eq!(plan.layouts().len(), layouts, "{file}");
+        assert!(plan.cells.iter().all(|cell| matches!(cell.sharing, Sharing::Mig { .. })));
+        assert!(plan.trials.iter().all(|trial| trial.purpose == Purpose::Requested));
+    }
+}
