@@ -1,1 +1,13 @@
-//! placeholder
+//! What a machine's GPUs say, read through NVML: an inventory now ([`library::Nvml::inventory`]) and a series while
+//! work runs ([`sampler::Sampler`]). It changes nothing on a device.
+//!
+//! NVML is loaded when it is needed and closed when its handle is dropped, since an open handle keeps an administrator
+//! from changing the MIG mode or the driver. Nothing here panics because of what a driver answers: a missing value is a
+//! reading with a reason, and a driver that hangs or goes away leaves a gap.
+
+pub mod library;
+pub mod sampler;
+
+mod ffi;
+mod inventory;
+mod processes;
