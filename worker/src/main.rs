@@ -1,1 +1,3 @@
+//! The worker's program; see the library.
+
 fn main() {}
