@@ -20,7 +20,10 @@ pub fn assign(available: &[u32], members: usize, largest: usize) -> Assignment {
     if share == 0 {
         return Assignment { processors: vec![available.to_vec(); members], disjoint: members <= 1 };
     }
-    Assignment { processors: available.chunks_exact(share).take(members).map(<[u32]>::to_vec).collect(), disjoint: true }
+    Assignment {
+        processors: available.chunks_exact(share).take(members).map(<[u32]>::to_vec).collect(),
+        disjoint: true,
+    }
 }
 
 #[cfg(test)]

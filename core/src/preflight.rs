@@ -22,10 +22,9 @@ pub fn check(plan: &Plan, gpu: &Gpu, mps_program: bool, ours: &[u32]) -> Vec<Ref
             format!("{name} is a virtual GPU: its share of the hardware is not this machine's to know"),
             "measure on the host, or on a machine that has the whole GPU",
         ),
-        Some(Virtualization::HostVgpu | Virtualization::HostVsga) => refuse(
-            format!("{name} serves virtual GPUs to guests"),
-            "measure a GPU that no guest uses",
-        ),
+        Some(Virtualization::HostVgpu | Virtualization::HostVsga) => {
+            refuse(format!("{name} serves virtual GPUs to guests"), "measure a GPU that no guest uses");
+        }
         _ => {}
     }
     match gpu.compute_mode.value() {
@@ -37,7 +36,9 @@ pub fn check(plan: &Plan, gpu: &Gpu, mps_program: bool, ours: &[u32]) -> Vec<Ref
             let several = plan.cells.iter().any(|c| c.members.len() > 1 && matches!(c.sharing, Sharing::TimeSlice));
             if several {
                 refuse(
-                    format!("{name} is in compute mode Exclusive_Process, so that time-slicing can't have several workers"),
+                    format!(
+                        "{name} is in compute mode Exclusive_Process, so that time-slicing can't have several workers"
+                    ),
                     "an administrator can change it with `nvidia-smi -c DEFAULT`; or leave time-slice out of the suite",
                 );
             }
@@ -92,7 +93,11 @@ fn occupants(gpu: &Gpu, name: &str, ours: &[u32], refuse: &mut impl FnMut(String
                 ProcessKind::Graphics => ", graphics",
                 ProcessKind::MpsClient => ", MPS client",
             };
-            format!("pid {}{}{kind}", process.pid, process.program.as_ref().map(|p| format!(" {p}")).unwrap_or_default())
+            format!(
+                "pid {}{}{kind}",
+                process.pid,
+                process.program.as_ref().map(|p| format!(" {p}")).unwrap_or_default()
+            )
         })
         .collect();
     if !others.is_empty() {
