@@ -1,0 +1,215 @@
+//! An MPS control daemon of our own for one cohort: private directories, stopped again whatever happens.
+//!
+//! It runs in the foreground under the launcher, so that the kernel ends it with this daemon; when a control daemon ends, its
+//! server does too. CUDA runs silently without MPS when it can't reach one: the cohort's proof asks here for its clients.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use migperf_core::ids::DeviceUuid;
+use tokio::io::AsyncWriteExt as _;
+
+use crate::workers::{BoundProcess, WorkerError};
+
+/// How long one command of a control session may take.
+const COMMAND_LIMIT: Duration = Duration::from_secs(10);
+/// How long the control daemon may take to answer for the first time.
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// How long it may take to stop after `quit`.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// Why MPS can't be had.
+#[derive(Debug, thiserror::Error)]
+pub enum MpsError {
+    /// No program.
+    #[error("nvidia-cuda-mps-control is not installed; it comes with the NVIDIA driver's compute programs")]
+    NoProgram,
+    /// No directory.
+    #[error("can't make a directory for the MPS control daemon")]
+    Directory(#[source] std::io::Error),
+    /// The control daemon can't be started.
+    #[error("can't start the MPS control daemon")]
+    Start(#[source] WorkerError),
+    /// It ended or did not answer.
+    #[error("the MPS control daemon does not answer: {0}")]
+    Silent(String),
+    /// A control session failed.
+    #[error("the MPS control command `{command}` failed: {detail}")]
+    Command {
+        /// What was asked.
+        command: String,
+        /// What happened.
+        detail: String,
+    },
+}
+
+/// A running control daemon.
+#[derive(Debug)]
+pub struct MpsDaemon {
+    program: PathBuf,
+    directory: PathBuf,
+    process: BoundProcess,
+    /// Its servers, as far as they were seen.
+    pub servers: Vec<u32>,
+}
+
+impl MpsDaemon {
+    /// Starts one for one device and waits until it answers.
+    ///
+    /// # Errors
+    /// If there is no program, or it does not answer in time.
+    pub async fn start(program: Option<&Path>, launcher: &Path, device: &DeviceUuid) -> Result<Self, MpsError> {
+        let program = program.ok_or(MpsError::NoProgram)?.to_path_buf();
+        // Sockets live there, whose paths must be short; clients of the same user must be able to walk it.
+        let directory = nix::unistd::mkdtemp(&std::env::temp_dir().join("migperf-mps-XXXXXX"))
+            .map_err(|errno| MpsError::Directory(errno.into()))?;
+        let started = Self::begin(program, launcher, device, directory.clone()).await;
+        if started.is_err() {
+            remove(&directory);
+        }
+        started
+    }
+
+    async fn begin(program: PathBuf, launcher: &Path, device: &DeviceUuid, directory: PathBuf) -> Result<Self, MpsError> {
+        for part in ["pipe", "log"] {
+            std::fs::create_dir(directory.join(part)).map_err(MpsError::Directory)?;
+        }
+        let mut command = Command::new(launcher);
+        command
+            .args(["--bound", &std::process::id().to_string()])
+            .arg(&program)
+            .arg("-f")
+            .envs(environment(&directory))
+            .env("CUDA_VISIBLE_DEVICES", device.as_str())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let process = BoundProcess::start(command).map_err(MpsError::Start)?;
+        let mut daemon = Self { program, directory, process, servers: Vec::new() };
+        let deadline = tokio::time::Instant::now() + START_LIMIT;
+        loop {
+            let answer = daemon.command("get_server_list").await;
+            if answer.is_ok() {
+                return Ok(daemon);
+            }
+            if let Some(how) = daemon.process.ended(Duration::from_millis(200)).await {
+                return Err(MpsError::Silent(format!("it ended: {how}{}", daemon.log())));
+            }
+            if tokio::time::Instant::now() >= deadline {
+                let detail = answer.err().map(|error| error.to_string()).unwrap_or_default();
+                daemon.process.kill().await;
+                return Err(MpsError::Silent(format!("{detail}{}", daemon.log())));
+            }
+        }
+    }
+
+    /// What a client's environment must name.
+    #[must_use]
+    pub fn environment(&self) -> Vec<(String, String)> {
+        environment(&self.directory).map(|(name, path)| (name.to_owned(), path.display().to_string())).into()
+    }
+
+    /// Checks that every process is a client of one of this daemon's servers.
+    ///
+    /// # Errors
+    /// Says which are not, or why the question failed.
+    pub async fn prove(&mut self, members: &[u32]) -> Result<(), String> {
+        let clients = self.clients().await.map_err(|error| error.to_string())?;
+        let missing: Vec<String> = members
+            .iter()
+            .filter(|pid| !clients.iter().any(|(_, client)| client == *pid))
+            .map(u32::to_string)
+            .collect();
+        if missing.is_empty() {
+            Ok(())
+        } else {
+            let known: Vec<String> = clients.iter().map(|(_, client)| client.to_string()).collect();
+            Err(format!("pid {} not among the control daemon's clients ({})", missing.join(", "), known.join(", ")))
+        }
+    }
+
+    /// Every server with each of its clients.
+    async fn clients(&mut self) -> Result<Vec<(u32, u32)>, MpsError> {
+        let mut clients = Vec::new();
+        for server in numbers(&self.command("get_server_list").await?) {
+            if !self.servers.contains(&server) {
+                self.servers.push(server);
+            }
+            let listed = self.command(&format!("get_client_list {server}")).await?;
+            clients.extend(numbers(&listed).into_iter().map(|client| (server, client)));
+        }
+        Ok(clients)
+    }
+
+    /// Takes a client from its server before it is killed: killing a client that the server still knows can hang the others.
+    pub async fn terminate_client(&mut self, pid: u32) {
+        let Ok(clients) = self.clients().await else { return };
+        for (server, client) in clients.into_iter().filter(|(_, client)| *client == pid) {
+            if let Err(error) = self.command(&format!("terminate_client {server} {client}")).await {
+                tracing::warn!(pid, %error, "an MPS client could not be terminated");
+            }
+        }
+    }
+
+    /// Stops it, and removes its directories.
+    pub async fn stop(mut self) {
+        if let Err(error) = self.command("quit -t 5").await {
+            tracing::warn!(%error, "the MPS control daemon did not take `quit`");
+        }
+        if self.process.ended(STOP_LIMIT).await.is_none() {
+            self.process.kill().await;
+        }
+        remove(&self.directory);
+    }
+
+    /// One control session: a command in, its answer out.
+    async fn command(&self, command: &str) -> Result<String, MpsError> {
+        let failed = |detail: String| MpsError::Command { command: command.to_owned(), detail };
+        let mut child = tokio::process::Command::new(&self.program)
+            .envs(environment(&self.directory))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|error| failed(error.to_string()))?;
+        let mut input = child.stdin.take().expect("standard input is a pipe");
+        let session = async {
+            input.write_all(format!("{command}\n").as_bytes()).await?;
+            drop(input);
+            child.wait_with_output().await
+        };
+        let output = tokio::time::timeout(COMMAND_LIMIT, session)
+            .await
+            .map_err(|_| failed(format!("no answer within {COMMAND_LIMIT:?}")))?
+            .map_err(|error| failed(error.to_string()))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() {
+            Ok(text)
+        } else {
+            let errors = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(failed(format!("{} {errors} {}", output.status, text.trim())))
+        }
+    }
+
+    /// The last lines of the control daemon's log, for a message.
+    fn log(&self) -> String {
+        let text = std::fs::read_to_string(self.directory.join("log/control.log")).unwrap_or_default();
+        let last: Vec<&str> = text.lines().rev().take(3).collect();
+        if last.is_empty() { String::new() } else { format!("; its log ends: {}", last.into_iter().rev().collect::<Vec<_>>().join(" | ")) }
+    }
+}
+
+fn environment(directory: &Path) -> [(&'static str, PathBuf); 2] {
+    [("CUDA_MPS_PIPE_DIRECTORY", directory.join("pipe")), ("CUDA_MPS_LOG_DIRECTORY", directory.join("log"))]
+}
+
+fn numbers(text: &str) -> Vec<u32> {
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+}
+
+fn remove(directory: &Path) {
+    if let Err(error) = std::fs::remove_dir_all(directory) {
+        tracing::warn!(directory = %directory.display(), %error, "an MPS directory could not be removed");
+    }
+}
