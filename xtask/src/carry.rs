@@ -1,0 +1,99 @@
+//! `carry`: what a GPU machine that has PyTorch needs to run migperf, in one small folder.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::workspace::Workspace;
+use crate::{binaries, process, setup};
+
+/// Folders that go along as they are.
+const FOLDERS: &[&str] = &["configs/suites", "tests/gpu", "tests/parity"];
+
+/// More than this is not carried: something that doesn't belong there has got in.
+const MOST_BYTES: u64 = 60_000_000;
+
+/// Put what a GPU machine with PyTorch needs to run migperf into .carry/
+///
+/// That is: the programs, stripped, the suites, and what the tests on a GPU read.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+
+/// Builds the programs and fills `.carry/` anew.
+///
+/// # Errors
+/// When a build fails, a folder is missing, or the whole is too large.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    setup::run(workspace, &setup::Args::default())?;
+    let programs = binaries::build(workspace)?;
+    let carry = workspace.root.join(".carry");
+    if carry.exists() {
+        fs::remove_dir_all(&carry).with_context(|| format!("{} can't be removed", carry.display()))?;
+    }
+    fs::create_dir_all(carry.join("bin"))?;
+    for name in binaries::names() {
+        process::run(Command::new("strip").arg("-o").arg(carry.join("bin").join(name)).arg(programs.join(name)))?;
+    }
+    for folder in FOLDERS {
+        copy(&workspace.root.join(folder), &carry.join(folder))?;
+    }
+    let bytes = size(&carry)?;
+    if bytes > MOST_BYTES {
+        bail!("{} has {bytes} bytes, more than {MOST_BYTES}: it is to stay small", carry.display());
+    }
+    eprintln!("carry: {} has {:.1} MB", carry.display(), bytes as f64 / 1e6);
+    Ok(())
+}
+
+/// Copies a folder with all in it. Permissions are kept, symbolic links are followed.
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    let entries = fs::read_dir(from).with_context(|| format!("{} can't be carried along", from.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        if source.is_dir() {
+            copy(&source, &target)?;
+        } else {
+            fs::copy(&source, &target).with_context(|| format!("{} can't be carried along", source.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The size of all files in a folder, in bytes.
+fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let metadata = entry.metadata()?;
+        bytes += if metadata.is_dir() { size(&entry.path())? } else { metadata.len() };
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_copied_whole_and_counted() {
+        let place = tempfile::tempdir().unwrap();
+        let (from, to) = (place.path().join("from"), place.path().join("to"));
+        fs::create_dir_all(from.join("a/b")).unwrap();
+        fs::write(from.join("one"), "1").unwrap();
+        fs::write(from.join("a/b/three"), "333").unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read_to_string(to.join("a/b/three")).unwrap(), "333");
+        assert_eq!(size(&to).unwrap(), 4);
+    }
+
+    #[test]
+    fn a_folder_that_is_missing_is_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let error = copy(&place.path().join("absent"), &place.path().join("to")).unwrap_err();
+        assert!(format!("{error:#}").contains("absent"), "{error:#}");
+    }
+}
