@@ -251,7 +251,10 @@ impl FromStr for ProfileList {
                 }
                 _ => (1, part.as_str()),
             };
-            let profile: Profile = name.parse()?;
+            let profile: Profile = name.parse().map_err(|error| match error {
+                ProfileError::Malformed(_) => ProfileError::Malformed(part.clone()),
+                compute @ ProfileError::Compute { .. } => compute,
+            })?;
             if profiles.len() + count > Self::MOST {
                 return Err(ProfileListError::TooMany { text: text.to_owned() });
             }

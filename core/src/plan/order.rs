@@ -132,28 +132,26 @@ pub(super) fn arrange(
         .unzip()
 }
 
-/// The layout under which each cell is measured. Cells that need several instances of one profile and nothing else
-/// are measured under the layout that has the most of it, so that `1g` needs no change from `7x1g`.
+/// The layout under which each cell is measured. A cell that needs instances of one profile and nothing else is
+/// measured under the layout that has the most of it, so that `1g` needs no change from `7x1g` or `3g+1g`.
 fn divisions(cells: &[TrialSpec]) -> Vec<Option<ProfileList>> {
     let wanted: Vec<Option<ProfileList>> =
         cells.iter().map(|cell| instances(&cell.sharing).map(|layout| layout.sorted())).collect();
-    let mut most: HashMap<&Profile, (usize, &ProfileList)> = HashMap::new();
+    let mut roomiest: HashMap<&Profile, (usize, &ProfileList)> = HashMap::new();
     for layout in wanted.iter().flatten() {
         for run in layout.as_slice().chunk_by(|a, b| a == b) {
-            let best = most.entry(&run[0]).or_insert((run.len(), layout));
-            if run.len() > best.0 {
+            let best = roomiest.entry(&run[0]).or_insert((run.len(), layout));
+            if (run.len(), layout.as_slice().len()) > (best.0, best.1.as_slice().len()) {
                 *best = (run.len(), layout);
             }
         }
     }
-    let uniform = |layout: &ProfileList| layout.as_slice().iter().all(|profile| *profile == layout.as_slice()[0]);
-    let roomy = |layout: &ProfileList| match layout.as_slice() {
-        [profile, ..] if uniform(layout) => {
-            most.get(profile).filter(|(count, _)| *count > layout.as_slice().len()).map(|(_, best)| (*best).clone())
-        }
-        _ => None,
+    let measured_under = |layout: &ProfileList| {
+        let [first, rest @ ..] = layout.as_slice() else { return layout.clone() };
+        let uniform = rest.iter().all(|profile| profile == first);
+        roomiest.get(first).filter(|_| uniform).map_or_else(|| layout.clone(), |(_, best)| (*best).clone())
     };
-    wanted.iter().map(|layout| layout.as_ref().map(|layout| roomy(layout).unwrap_or_else(|| layout.clone()))).collect()
+    wanted.iter().map(|layout| layout.as_ref().map(measured_under)).collect()
 }
 
 /// Places of the cells so that those under one layout follow each other, layouts in the order of their first cell; the

@@ -22,7 +22,7 @@ pub use self::problem::{Problem, SuiteError, SuiteErrors};
 
 use self::matrix::Matrix;
 use self::options::{CAREFUL_SETTLE, Options, option_keys};
-use self::reader::{Faults, Fields, Value, integer, kind, named, one_or_many, small, string};
+use self::reader::{At, Faults, Fields, Value, integer, kind, named, one_or_many, small, string};
 use crate::trial::{Sharing, TrialSpec};
 use crate::workload::{UnknownName, Workload, named_enum};
 
@@ -159,14 +159,16 @@ fn read(table: &DeTable<'_>, faults: &mut Faults<'_>) -> Option<Suite> {
         seed = written.unwrap_or(seed);
     }
     let trials = trials(&top, &base, faults);
-    let objective = top.get("objective").and_then(|value| {
-        let objective = objective::read(value, faults)?;
-        let judged = |cell: &TrialSpec| cell.members.iter().any(|member| objective.of.includes(member));
-        if !trials.is_empty() && !trials.iter().flat_map(|trial| &trial.cells).any(judged) && faults.is_empty() {
-            faults.add(&value.span(), Problem::ObjectiveOfNothing(objective.of.to_string()));
+    let objective = top.get("objective").and_then(|value| objective::read(value, faults));
+    if let Some(At { value: Objective { of, .. }, place }) = &objective
+        && faults.is_empty()
+    {
+        let judged = |cell: &TrialSpec| cell.members.iter().any(|member| of.includes(member));
+        if !trials.iter().flat_map(|trial| &trial.cells).any(judged) {
+            faults.add(place, Problem::ObjectiveOfNothing(of.to_string()));
         }
-        Some(objective)
-    });
+    }
+    let objective = objective.map(|objective| objective.value);
     Some(Suite { name: name?, description, repeats, seed, objective, trials })
 }
 
@@ -203,7 +205,9 @@ fn description(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<String> {
 
 fn trials(top: &Fields<'_, '_>, base: &Options, faults: &mut Faults<'_>) -> Vec<SuiteTrial> {
     let Some(value) = top.get("trial") else {
-        faults.add(&top.place, Problem::NoTrials);
+        if !top.misspells("trial") {
+            faults.add(&top.place, Problem::NoTrials);
+        }
         return Vec::new();
     };
     let DeValue::Array(sections) = value.get_ref() else {
@@ -300,7 +304,13 @@ fn cohorts(fields: &Fields<'_, '_>, options: &Options, faults: &mut Faults<'_>) 
         return None;
     }
     let groups: Vec<Option<(usize, Matrix)>> = values.iter().map(|value| member(value, options, faults)).collect();
-    groups.into_iter().collect::<Option<Groups>>().map(|groups| vec![groups])
+    let groups = groups.into_iter().collect::<Option<Groups>>()?;
+    let crowd = groups.iter().map(|(count, _)| count).sum();
+    if crowd > MOST_MEMBERS {
+        faults.add(&members.span(), Problem::Crowd { members: crowd, limit: MOST_MEMBERS });
+        return None;
+    }
+    Some(vec![groups])
 }
 
 /// Workers, as many as one cohort may have.

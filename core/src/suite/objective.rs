@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use toml::de::DeValue;
 
 use crate::suite::problem::Problem;
-use crate::suite::reader::{Faults, Fields, Value, kind, named};
+use crate::suite::reader::{At, Faults, Fields, Value, kind, named};
 use crate::workload::{Model, Task, UnknownName, Workload, named_enum};
 
 named_enum!(
@@ -201,8 +201,8 @@ fn judged(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<Judged> {
     }
 }
 
-/// Reads [objective].
-pub(super) fn read(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<Objective> {
+/// Reads [objective]; its place is that of `of`.
+pub(super) fn read(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<At<Objective>> {
     let fields = Fields::of_value(value, "[objective]", &["metric", "at-most", "at-least", "of"], faults)?;
     let of = fields.get("of").map_or(Some(Judged::default()), |value| judged(value, faults));
     let metric: Metric = named("metric", fields.need("metric", "metric = \"p99\"", faults)?, faults)?;
@@ -217,7 +217,8 @@ pub(super) fn read(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<Objecti
         Some(value) => Some(bound(metric, right, value, faults)?),
         None => None,
     };
-    Some(Objective { metric, bound, of: of? })
+    let place = fields.get("of").unwrap_or(value).span();
+    Some(At { value: Objective { metric, bound, of: of? }, place })
 }
 
 #[cfg(test)]

@@ -104,7 +104,7 @@ pub enum Problem {
         reason: UnknownName,
     },
     /// A list with nothing in it.
-    #[error("`{key}` is an empty list; give at least one value or leave the key out")]
+    #[error("`{key}` is an empty list; give at least one value")]
     EmptyList {
         /// The key.
         key: &'static str,
@@ -190,6 +190,9 @@ pub enum Problem {
     /// MIG as a plain string.
     #[error("`mig` needs a layout; write {{ mode = \"mig\", layout = \"7x1g\" }}")]
     BareMig,
+    /// MPS with a cap as reports print it.
+    #[error("a cap is an option of `mps`; write {{ mode = \"mps\", active-thread-percentage = 14 }}")]
+    MpsShorthand,
     /// CPU and GPU in one trial.
     #[error("one trial can't be both on the CPU and on a GPU; write `cpu` in a [[trial]] of its own")]
     MixedTargets,
@@ -264,7 +267,7 @@ pub(super) fn has_convolutions(family: Family) -> bool {
 
 /// A problem at its place in the text.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{line}:{column}: {problem}")]
+#[error("{line}:{column}: {}", printable(.problem))]
 pub struct SuiteError {
     /// The line, from 1.
     pub line: u32,
@@ -272,6 +275,22 @@ pub struct SuiteError {
     pub column: u32,
     /// What is wrong.
     pub problem: Problem,
+}
+
+/// A message cut to a length that can be read, with control characters made visible.
+fn printable(problem: &Problem) -> String {
+    const LONGEST: usize = 600;
+    let text = problem.to_string();
+    let visible = text.chars().flat_map(|c| {
+        let escaped = c.is_control().then(|| c.escape_default());
+        let plain = (!c.is_control()).then_some(c);
+        escaped.into_iter().flatten().chain(plain)
+    });
+    let mut cut: String = visible.clone().take(LONGEST).collect();
+    if visible.count() > LONGEST {
+        cut.push_str("...");
+    }
+    cut
 }
 
 /// Everything that is wrong with a suite, in the order of the text. Never empty.

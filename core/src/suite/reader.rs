@@ -8,7 +8,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::suite::problem::{Problem, SuiteError};
 use crate::units::Span;
-use crate::workload::UnknownName;
+use crate::workload::{UnknownName, nearest};
 
 pub(super) type Value<'i> = Spanned<DeValue<'i>>;
 
@@ -100,6 +100,8 @@ const HOMES: &[(&[&str], &str)] = &[
 pub(super) struct Fields<'a, 'i> {
     table: &'a DeTable<'i>,
     known: &'static [&'static str],
+    /// Known keys that unknown ones most resemble: they are not missing, but misspelt.
+    misspelt: Vec<&'static str>,
     pub(super) place: Place,
     pub(super) what: &'static str,
 }
@@ -113,6 +115,7 @@ impl<'a, 'i> Fields<'a, 'i> {
         known: &'static [&'static str],
         faults: &mut Faults<'_>,
     ) -> Self {
+        let mut misspelt = Vec::new();
         for key in table.keys() {
             let name = key.get_ref().as_ref();
             if known.contains(&name) {
@@ -120,15 +123,16 @@ impl<'a, 'i> Fields<'a, 'i> {
             }
             let home = HOMES.iter().find(|(keys, _)| keys.contains(&name)).map(|(_, home)| *home);
             let key_text = name.to_owned();
-            faults.add(
-                &key.span(),
-                match home {
-                    Some(home) => Problem::Misplaced { key: key_text, place: what, home },
-                    None => Problem::UnknownKey { key: key_text, place: what, known },
-                },
-            );
+            let problem = match home {
+                Some(home) => Problem::Misplaced { key: key_text, place: what, home },
+                None => {
+                    misspelt.extend(nearest(name, known));
+                    Problem::UnknownKey { key: key_text, place: what, known }
+                }
+            };
+            faults.add(&key.span(), problem);
         }
-        Self { table, known, place, what }
+        Self { table, known, misspelt, place, what }
     }
 
     /// The same of a value, which must be a table.
@@ -153,6 +157,11 @@ impl<'a, 'i> Fields<'a, 'i> {
         self.table.get(key)
     }
 
+    /// Whether a key that is missing has been written in another spelling, which is reported already.
+    pub(super) fn misspells(&self, key: &str) -> bool {
+        self.misspelt.contains(&key)
+    }
+
     /// The value of a key that must be there.
     pub(super) fn need(
         &self,
@@ -161,7 +170,7 @@ impl<'a, 'i> Fields<'a, 'i> {
         faults: &mut Faults<'_>,
     ) -> Option<&'a Value<'i>> {
         let value = self.get(key);
-        if value.is_none() {
+        if value.is_none() && !self.misspells(key) {
             faults.add(&self.place, Problem::Missing { key, place: self.what, example });
         }
         value

@@ -3,9 +3,9 @@
 use toml::de::DeValue;
 
 use crate::mig::profile::ProfileList;
+use crate::suite::Target;
 use crate::suite::problem::Problem;
 use crate::suite::reader::{At, Faults, Fields, Place, Value, kind, one_or_many, small, string};
-use crate::suite::{MOST_MEMBERS, Target};
 use crate::trial::Sharing;
 use crate::workload::UnknownName;
 
@@ -22,8 +22,13 @@ pub(super) enum Wanted {
 fn mode(text: &str, place: &Place, faults: &mut Faults<'_>) -> Option<&'static str> {
     let found = MODES.iter().copied().find(|known| *known == text);
     if found.is_none() {
-        let reason = UnknownName { text: text.to_owned(), known: MODES.to_vec() };
-        faults.add(place, Problem::Name { key: "sharing", reason });
+        let problem = match text.starts_with("mps@") {
+            true => Problem::MpsShorthand,
+            false => {
+                Problem::Name { key: "sharing", reason: UnknownName { text: text.to_owned(), known: MODES.to_vec() } }
+            }
+        };
+        faults.add(place, problem);
     }
     found
 }
@@ -119,9 +124,6 @@ impl Wanted {
 
     /// The sharing of a cohort of so many members. A layout of one profile gives each member an instance of it.
     pub(super) fn fit(&self, members: usize) -> Result<Sharing, Problem> {
-        if members > MOST_MEMBERS {
-            return Err(Problem::Crowd { members, limit: MOST_MEMBERS });
-        }
         match self {
             Self::Plain(Sharing::Exclusive) if members != 1 => Err(Problem::ExclusiveCrowd(members)),
             Self::Plain(sharing) => Ok(sharing.clone()),
