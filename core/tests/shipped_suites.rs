@@ -75,3 +75,36 @@ fn the_sweeps_change_the_layout_once_for_each_profile() {
         assert!(plan.trials.iter().all(|trial| trial.purpose == Purpose::Requested));
     }
 }
+
+#[test]
+fn the_documented_example_is_a_suite() {
+    let page = std::fs::read_to_string(folder().join("../../docs/suite.md")).unwrap();
+    let examples: Vec<&str> = page
+        .split("```toml\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```").map_or(rest, |(example, _)| example))
+        .collect();
+    assert!(!examples.is_empty());
+    for example in examples {
+        let suite = Suite::parse(example).unwrap_or_else(|errors| panic!("{errors}\n{example}"));
+        Plan::expand(&suite, Target::Gpu).unwrap();
+    }
+}
+
+#[test]
+fn the_documented_keys_are_those_that_are_read() {
+    let page = std::fs::read_to_string(folder().join("../../docs/suite.md")).unwrap();
+    let unknown = "version = 1\nname = \"x\"\nnonsense = 1\n[defaults]\nnonsense = 1\n[objective]\nnonsense = 1\n\
+                   [[trial]]\nnonsense = 1\nsharing = { nonsense = 1 }\nworkload = { nonsense = 1 }";
+    let errors = Suite::parse(unknown).unwrap_err();
+    let mut lists = 0;
+    for error in errors.as_slice() {
+        let migperf_core::suite::Problem::UnknownKey { known, place, .. } = &error.problem else { continue };
+        lists += 1;
+        for key in *known {
+            let written = [format!("`{key}`"), format!("{key} = "), format!("[{key}]")];
+            assert!(written.iter().any(|text| page.contains(text)), "{key} of {place} is not documented");
+        }
+    }
+    assert_eq!(lists, 6);
+}
