@@ -141,7 +141,8 @@ fn divisions(cells: &[TrialSpec]) -> Vec<Option<ProfileList>> {
     for layout in wanted.iter().flatten() {
         for run in layout.as_slice().chunk_by(|a, b| a == b) {
             let best = roomiest.entry(&run[0]).or_insert((run.len(), layout));
-            if (run.len(), layout.as_slice().len()) > (best.0, best.1.as_slice().len()) {
+            // The names decide last: the answer may not depend on the order of the cells.
+            if (run.len(), layout.as_slice().len(), layout) > (best.0, best.1.as_slice().len(), best.1) {
                 *best = (run.len(), layout);
             }
         }
