@@ -1,6 +1,9 @@
-//! MIG as the domain sees it: names of profiles, lists of them, and how wanted names meet existing instances.
+//! MIG as the domain sees it: names of profiles, what a device offers, layouts, and how wanted instances meet existing ones.
 //!
-//! What a device offers is always asked of the device: no table of products is kept here.
+//! What a device offers is always asked of the device: no table of products is kept here. Nothing is changed here
+//! either; the planner says what to destroy and create.
 
+pub mod offer;
+pub mod planner;
 pub mod profile;
 pub mod resolve;
