@@ -14,6 +14,7 @@ pub mod preflight;
 pub mod proof;
 pub mod record;
 pub mod sample;
+pub mod stats;
 pub mod suite;
 pub mod telemetry;
 pub mod trial;
