@@ -13,6 +13,7 @@ pub mod plan;
 pub mod preflight;
 pub mod proof;
 pub mod record;
+pub mod report;
 pub mod sample;
 pub mod stats;
 pub mod suite;

@@ -1,0 +1,193 @@
+//! The report: a pure function of a job's raw records, which any later version can compute again. Its JSON is described
+//! by `docs/report.schema.json` and `docs/report.md`; text and CSV are other views of the same values.
+
+mod cell;
+mod compare;
+mod context;
+mod device;
+mod finding;
+mod latency;
+mod objective;
+mod overlap;
+mod trial;
+mod verdict;
+mod view;
+
+pub use cell::{CellGroup, CellOutcome, CellReport, Slowdown};
+pub use compare::{AaReport, DriftReport};
+pub use context::{ContextReport, GpuView, JobReport, Text};
+pub use device::{DeviceReport, Throttle};
+pub use finding::{Absent, Bounded, Central, Estimated, Finding, Plain, Sampled};
+pub use latency::{Latency, Quantiles, closed_loop_disagreement};
+pub use objective::{Answer, Judgement, ObjectiveReport};
+pub use trial::{Batches, GroupReport, MemberReport, Slowest, TrialReport, WindowReport};
+pub use verdict::{Fault, Flag, Remark, Verdict};
+pub use view::{SharingView, WorkloadView, rfc3339};
+
+use serde::{Deserialize, Serialize};
+
+use crate::plan::LeftOut;
+use crate::record::JobResults;
+use cell::Measured;
+
+/// Version of the report's JSON. Additions keep it; a change of meaning raises it.
+pub const SCHEMA: u32 = 1;
+/// What stands over every output of a simulated measurement.
+pub const WATERMARK: &str = "SIMULATED: no hardware was measured, the numbers say nothing of any device";
+
+/// What a job found out.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// Whether any of it was measured on a simulated device.
+    pub simulated: bool,
+    /// [`WATERMARK`] if so.
+    pub watermark: Option<String>,
+    /// The job.
+    pub job: JobReport,
+    /// Where and with what.
+    pub context: ContextReport,
+    /// What became of the planned trials.
+    pub summary: Summary,
+    /// The answer to the suite's objective; null without one.
+    pub objective: Option<ObjectiveReport>,
+    /// Each distinct thing that was measured, over its repeats, in the order of the plan.
+    pub cells: Vec<CellReport>,
+    /// The same work measured as two cells.
+    pub a_a: Vec<AaReport>,
+    /// Cells measured again at the end.
+    pub drift: Vec<DriftReport>,
+    /// Each trial, in the order in which they ran.
+    pub trials: Vec<TrialReport>,
+    /// What the suite has and the plan has not.
+    pub left_out: Vec<Omission>,
+    /// What the person who wrote the suite should know.
+    pub warnings: Vec<String>,
+    /// The flags and faults that occur in this report, explained.
+    pub explanations: Vec<Explanation>,
+}
+
+/// What became of the planned trials.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Summary {
+    /// Trials of the plan.
+    pub planned: u32,
+    /// Trials that have a record.
+    pub recorded: u32,
+    /// With numbers and no flags.
+    pub valid: u32,
+    /// With numbers and flags.
+    pub flagged: u32,
+    /// That did not happen as configured.
+    pub invalid: u32,
+    /// That need more memory than there is.
+    pub does_not_fit: u32,
+    /// That failed.
+    pub failed: u32,
+    /// That were cancelled.
+    pub cancelled: u32,
+    /// During which others used the device.
+    pub contaminated: u32,
+}
+
+/// Something that was not measured.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Omission {
+    /// What.
+    pub what: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// What a flag or fault means.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Explanation {
+    /// The code.
+    pub code: String,
+    /// What it means.
+    pub cause: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl Report {
+    /// Of a job's raw records.
+    #[must_use]
+    pub fn from_results(results: &JobResults) -> Self {
+        let plan = &results.job.plan;
+        let trials: Vec<TrialReport> = results.trials.iter().map(TrialReport::of).collect();
+        let measured = Measured { plan, trials: &trials };
+        let cells: Vec<CellReport> =
+            (0..).zip(&plan.cells).map(|(cell, spec)| CellReport::of(measured, cell, spec)).collect();
+        let simulated = results.job.inventory.is_simulated() || trials.iter().any(|trial| trial.simulated);
+        let omission = |left: &LeftOut| Omission { what: left.what.clone(), why: left.why.clone() };
+        Self {
+            schema: SCHEMA,
+            simulated,
+            watermark: simulated.then(|| WATERMARK.to_owned()),
+            job: JobReport::of(&results.job),
+            context: ContextReport::of(results),
+            summary: Summary::of(plan.trials.len(), &trials),
+            objective: ObjectiveReport::of(plan, &cells),
+            a_a: compare::a_a(measured),
+            drift: compare::drift(measured),
+            left_out: plan.left_out.iter().map(omission).collect(),
+            warnings: plan.warnings.clone(),
+            explanations: explanations(&trials),
+            cells,
+            trials,
+        }
+    }
+
+    /// The report as JSON, indented, with a line end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        let mut json = serde_json::to_string_pretty(self).expect("a report has only names as keys, and finite numbers");
+        json.push('\n');
+        json
+    }
+}
+
+impl Summary {
+    fn of(planned: usize, trials: &[TrialReport]) -> Self {
+        let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let mut summary = Self { planned: count(planned), recorded: count(trials.len()), ..Self::default() };
+        for trial in trials {
+            *match trial.outcome {
+                Verdict::Valid => &mut summary.valid,
+                Verdict::Flagged => &mut summary.flagged,
+                Verdict::Invalid { .. } => &mut summary.invalid,
+                Verdict::DoesNotFit { .. } => &mut summary.does_not_fit,
+                Verdict::Failed { .. } => &mut summary.failed,
+                Verdict::Cancelled { .. } => &mut summary.cancelled,
+                Verdict::Contaminated { .. } => &mut summary.contaminated,
+            } += 1;
+        }
+        summary
+    }
+}
+
+fn explanations(trials: &[TrialReport]) -> Vec<Explanation> {
+    let explain = |code: &str, cause: &str, remedy: &str| Explanation {
+        code: code.to_owned(),
+        cause: cause.to_owned(),
+        remedy: remedy.to_owned(),
+    };
+    let faults = |trial: &TrialReport| match &trial.outcome {
+        Verdict::Invalid { faults } => faults.iter().map(|fault| fault.code).collect(),
+        _ => Vec::new(),
+    };
+    let raised = |flag: &Flag| trials.iter().any(|trial| trial.flags.iter().any(|raised| raised.code == *flag));
+    let found = |fault: &Fault| trials.iter().any(|trial| faults(trial).contains(fault));
+    let faults = Fault::ALL.iter().filter(|fault| found(fault));
+    let flags = Flag::ALL.iter().filter(|flag| raised(flag));
+    faults
+        .map(|fault| explain(fault.code(), fault.cause(), fault.remedy()))
+        .chain(flags.map(|flag| explain(flag.code(), flag.cause(), flag.remedy())))
+        .collect()
+}

@@ -1,0 +1,6 @@
+//! Reports of synthetic jobs: the rules of measuring one by one, whole reports against stored ones, JSON against its
+//! schema.
+
+mod answers;
+mod rules;
+mod synthetic;
