@@ -4,11 +4,14 @@
 mod cell;
 mod compare;
 mod context;
+pub mod csv;
 mod device;
 mod finding;
 mod latency;
 mod objective;
 mod overlap;
+mod table;
+pub mod text;
 mod trial;
 mod verdict;
 mod view;

@@ -2,5 +2,6 @@
 //! schema.
 
 mod answers;
+mod golden;
 mod rules;
 mod synthetic;
