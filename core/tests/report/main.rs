@@ -4,4 +4,5 @@
 mod answers;
 mod golden;
 mod rules;
+mod schema;
 mod synthetic;
