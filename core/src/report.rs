@@ -1,6 +1,7 @@
 //! The report: a pure function of a job's raw records, which any later version can compute again. Its JSON is described
 //! by `docs/report.schema.json` and `docs/report.md`; text and CSV are other views of the same values.
 
+mod baseline;
 mod cell;
 mod compare;
 mod context;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::LeftOut;
 use crate::record::JobResults;
-use cell::Measured;
+use baseline::Measured;
 
 /// Version of the report's JSON. Additions keep it; a change of meaning raises it.
 pub const SCHEMA: u32 = 1;

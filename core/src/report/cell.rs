@@ -4,19 +4,16 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::baseline::{Against, Measured, mean_latency, rate, ratios};
 use super::finding::{Estimated, Finding, Plain};
 use super::latency::{Latency, Quantiles};
-use super::trial::{GroupReport, MemberReport, TrialReport};
+use super::trial::{GroupReport, TrialReport};
 use super::verdict::Flag;
 use super::view::{SharingView, WorkloadView};
-use crate::mig::profile::ProfileList;
-use crate::plan::{Origin, Plan};
+use crate::plan::Origin;
 use crate::stats::{between_cohorts, jain};
-use crate::trial::{Purpose, Sharing, TrialSpec};
+use crate::trial::{Purpose, TrialSpec};
 use crate::workload::Workload;
-
-/// Why a baseline is not compared with itself.
-pub(super) const IS_BASELINE: &str = "this cell is the baseline";
 
 /// What became of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,95 +145,6 @@ pub struct Slowdown {
     pub worst_throughput: Finding<Estimated>,
     /// The members' mean latency over the baseline's, mean over them.
     pub mean_latency: Finding<Estimated>,
-}
-
-/// Which baseline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Against {
-    Solo,
-    Exclusive,
-}
-
-/// A plan and its trials' reports, as baselines are looked up in them.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Measured<'a> {
-    pub(super) plan: &'a Plan,
-    pub(super) trials: &'a [TrialReport],
-}
-
-impl<'a> Measured<'a> {
-    /// A cell's trials in their order, without a measurement again for drift.
-    fn trials(self, cell: u32) -> impl Iterator<Item = &'a TrialReport> {
-        self.trials.iter().filter(move |trial| trial.cell == cell && trial.purpose != Purpose::Drift)
-    }
-
-    /// Those that have numbers.
-    pub(super) fn usable(self, cell: u32) -> impl Iterator<Item = &'a TrialReport> {
-        self.trials(cell).filter(|trial| trial.outcome.is_usable())
-    }
-
-    /// The cell of one member with this work whose sharing is as wanted; of several, one with the same timing.
-    pub(super) fn alone(self, workload: &Workload, like: &TrialSpec, wanted: impl Fn(&Sharing) -> bool) -> Option<u32> {
-        let fits =
-            |spec: &TrialSpec| spec.members.as_slice() == std::slice::from_ref(workload) && wanted(&spec.sharing);
-        let find = |same_timing: bool| {
-            self.plan.cells.iter().position(|spec| fits(spec) && (!same_timing || spec.timing == like.timing))
-        };
-        find(true).or_else(|| find(false)).and_then(|cell| u32::try_from(cell).ok())
-    }
-
-    fn baseline(self, cell: u32, spec: &TrialSpec, member: usize, against: Against) -> Result<u32, String> {
-        let workload = &spec.members[member];
-        let found = match (against, &spec.sharing) {
-            (_, Sharing::Cpu) => self.alone(workload, spec, |sharing| *sharing == Sharing::Cpu),
-            (Against::Exclusive, _) => self.alone(workload, spec, |sharing| *sharing == Sharing::Exclusive),
-            (Against::Solo, Sharing::Mig { layout }) => {
-                let profile = instance(layout, member);
-                self.alone(workload, spec, |sharing| match sharing {
-                    Sharing::Mig { layout } => profile.is_some() && instance(layout, 0) == profile,
-                    _ => false,
-                })
-            }
-            (Against::Solo, mode) => self.alone(workload, spec, |sharing| sharing == mode),
-        };
-        match found {
-            Some(baseline) if baseline == cell => Err(IS_BASELINE.to_owned()),
-            Some(baseline) if self.usable(baseline).next().is_some() => Ok(baseline),
-            Some(baseline) => Err(format!("the baseline, cell {baseline}, has no numbers")),
-            None => {
-                let mode = if against == Against::Solo { "in the same mode" } else { "on the whole device" };
-                Err(format!("no cell measures {workload} alone {mode}"))
-            }
-        }
-    }
-
-    /// A number of a baseline's only member: that of the same repeat, else the mean over those there are.
-    pub(super) fn of_baseline(
-        self,
-        baseline: u32,
-        repeat: u32,
-        number: impl Fn(&MemberReport) -> Option<f64>,
-    ) -> Option<f64> {
-        let of = |trial: &TrialReport| number(trial.members.first()?);
-        if let Some(same) = self.usable(baseline).find(|trial| trial.repeat == repeat).and_then(of) {
-            return Some(same);
-        }
-        let all: Vec<f64> = self.usable(baseline).filter_map(of).collect();
-        between_cohorts(&all).ok().map(|estimate| estimate.value)
-    }
-}
-
-/// The profile of a layout's `member`-th instance.
-fn instance(layout: &str, member: usize) -> Option<String> {
-    layout.parse::<ProfileList>().ok()?.as_slice().get(member).map(ToString::to_string)
-}
-
-fn rate(member: &MemberReport) -> Option<f64> {
-    member.throughput_samples_per_s.number()
-}
-
-fn mean_latency(member: &MemberReport) -> Option<f64> {
-    member.latency_ms.mean.number()
 }
 
 /// The mean over repeats with the interval between cohorts; a single repeat's own estimate, labelled as its own.
@@ -403,24 +311,6 @@ fn spread(repeats: &[&GroupReport]) -> Finding<Plain> {
     let most = rates.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let least = rates.iter().copied().fold(f64::INFINITY, f64::min);
     Finding::plain((most - least) / (rates.iter().sum::<f64>() / rates.len() as f64))
-}
-
-/// Each member's number over its baseline's, in each usable repeat; an inner vector for each repeat.
-fn ratios(
-    measured: Measured<'_>,
-    baselines: &[(usize, u32)],
-    usable: &[&TrialReport],
-    number: fn(&MemberReport) -> Option<f64>,
-) -> Vec<Vec<f64>> {
-    let of_repeat = |trial: &&TrialReport| {
-        let of_member = |(member, baseline): &(usize, u32)| {
-            let own = number(trial.members.get(*member)?)?;
-            let base = measured.of_baseline(*baseline, trial.repeat, number)?;
-            (base > 0.0 && own > 0.0).then_some(own / base)
-        };
-        baselines.iter().map(of_member).collect::<Option<Vec<f64>>>()
-    };
-    usable.iter().filter_map(of_repeat).collect()
 }
 
 fn slowdown(

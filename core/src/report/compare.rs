@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::{Measured, mean_over_repeats};
+use super::baseline::{Measured, mean_latency, rate};
+use super::cell::mean_over_repeats;
 use super::finding::{Estimated, Finding, Plain};
 use super::trial::{MemberReport, TrialReport};
 use crate::trial::{Purpose, Sharing};
@@ -49,14 +50,6 @@ pub struct DriftReport {
     pub mean_latency_ratio: Finding<Plain>,
     /// Whether either differs by more than 2 %; null where they can't be compared.
     pub notable: Option<bool>,
-}
-
-fn rate(member: &MemberReport) -> Option<f64> {
-    member.throughput_samples_per_s.number()
-}
-
-fn mean_latency(member: &MemberReport) -> Option<f64> {
-    member.latency_ms.mean.number()
 }
 
 /// Every A/A comparison that the plan holds.

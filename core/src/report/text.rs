@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::baseline::IS_BASELINE;
 use super::cell::{CellGroup, CellOutcome, CellReport};
 use super::finding::{Estimated, Finding};
 use super::table::{Column, MISSING, Style, Table, clean, wrap};
@@ -297,7 +298,7 @@ fn slowdown(what: &str, group: &CellGroup, missing: &mut Missing) -> (String, St
     let slowdown = if what == "solo" { &group.against_solo } else { &group.against_exclusive };
     match &slowdown.throughput {
         Finding::Value(found) => plain(format!("{:.2}x", found.value)),
-        Finding::Absent(absent) if absent.reason == super::cell::IS_BASELINE => plain("base"),
+        Finding::Absent(absent) if absent.reason == IS_BASELINE => plain("base"),
         Finding::Absent(absent) => {
             missing.note(what, &absent.reason);
             plain(MISSING)
