@@ -244,6 +244,58 @@ fn a_failed_repeat_leaves_the_others_and_shows() {
 }
 
 #[test]
+fn a_groups_numbers_are_of_all_one_and_the_slowest() {
+    let mut results = job(REPEATED, Target::Gpu);
+    // Member 2 of each MPS cohort of four is slowed by a pause after each of its batches.
+    for record in results.trials.iter_mut().filter(|record| record.trial.spec.to_string().starts_with("mps: 4x")) {
+        let kept = record.members[2].samples.as_slice().iter().step_by(2).copied().collect::<Vec<_>>();
+        record.members[2].done.samples = kept.len() as u64;
+        record.members[2].samples = Samples::new(kept).unwrap();
+    }
+    let report = Report::from_results(&results);
+    let group = &cell(&report, "mps: 4x resnet18 infer b32 fp32").groups[0];
+    let [all, one, slowest] =
+        [&group.throughput_samples_per_s, &group.member_samples_per_s, &group.slowest_samples_per_s]
+            .map(|finding| finding.number().unwrap());
+    assert!((one - all / 4.0).abs() < 1e-9 * all);
+    assert!((slowest / one - 0.5 / 0.875).abs() < 0.01, "{slowest} of {one}");
+    assert!((group.requests_per_min.number().unwrap() - 60.0 * all).abs() < 1e-9 * all);
+    assert!((group.fairness.number().unwrap() - 3.5 * 3.5 / (4.0 * 3.25)).abs() < 0.01);
+    let worst = group.against_solo.worst_throughput.number().unwrap();
+    assert!((worst / group.against_solo.throughput.number().unwrap() - 2.0 / 1.25).abs() < 0.01);
+    // The slow member has numbers that contradict nothing but its pauses.
+    let trial = report.trials.iter().find(|trial| trial.name.starts_with("mps: 4x")).unwrap();
+    assert_eq!(trial.groups[0].slowest.member, 2);
+    assert_eq!(trial.flags.len(), 1, "{:?}", trial.flags);
+}
+
+#[test]
+fn a_repeat_without_its_baseline_is_compared_with_the_others() {
+    let mut results = job(REPEATED, Target::Gpu);
+    let before = Report::from_results(&results);
+    let baseline = cell(&before, "exclusive: 1x resnet18 infer b32 fp32").cell;
+    let lost =
+        results.trials.iter().position(|record| record.trial.cell == baseline && record.trial.repeat == 1).unwrap();
+    results.trials[lost].outcome = Outcome::Failed { reason: "it ended".into() };
+    results.trials[lost].members.clear();
+    let after = Report::from_results(&results);
+    let group = &cell(&after, "mps: 4x resnet18 infer b32 fp32").groups[0];
+    let rate = |repeat: u32, cell: u32| {
+        let found = after.trials.iter().find(|trial| trial.cell == cell && trial.repeat == repeat).unwrap();
+        found.members[0].throughput_samples_per_s.number()
+    };
+    let mean = f64::midpoint(rate(0, baseline).unwrap(), rate(2, baseline).unwrap());
+    let own = cell(&after, "mps: 4x resnet18 infer b32 fp32").cell;
+    let slowdown = |repeat: u32, base: f64| {
+        let trial = after.trials.iter().find(|trial| trial.cell == own && trial.repeat == repeat).unwrap();
+        trial.members.iter().map(|member| base / member.throughput_samples_per_s.number().unwrap()).sum::<f64>() / 4.0
+    };
+    let wanted =
+        (slowdown(0, rate(0, baseline).unwrap()) + slowdown(1, mean) + slowdown(2, rate(2, baseline).unwrap())) / 3.0;
+    assert!((group.against_exclusive.throughput.number().unwrap() - wanted).abs() < 1e-9 * wanted);
+}
+
+#[test]
 fn a_report_is_the_same_whenever_it_is_made() {
     let results = job(REPEATED, Target::Gpu);
     assert_eq!(Report::from_results(&results), Report::from_results(&results));
