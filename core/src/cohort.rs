@@ -290,6 +290,15 @@ impl Cohort {
         }
     }
 
+    /// The window in which batches count, once the start is set. It may still be extended.
+    #[must_use]
+    pub fn window(&self) -> Option<Interval> {
+        match self.state {
+            State::Running { window, .. } | State::Collecting { window, .. } => Some(window),
+            _ => None,
+        }
+    }
+
     /// The result, once it is over.
     #[must_use]
     pub fn into_result(self) -> Option<Result<CohortResult, CohortError>> {

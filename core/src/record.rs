@@ -165,6 +165,9 @@ pub struct TrialRecord {
     pub members: Vec<MemberRecord>,
     /// What the device said meanwhile.
     pub telemetry: Reading<TelemetrySeries>,
+    /// What each MIG instance in use said meanwhile; empty without MIG.
+    #[serde(default)]
+    pub instance_telemetry: Vec<TelemetrySeries>,
     /// Processes of others seen on the device during the trial.
     pub foreign: Vec<GpuProcess>,
     /// Whether the device was simulated: its numbers say nothing of hardware.

@@ -72,11 +72,3 @@ pub mod filter {
     /// `u`: only jobs of this user id.
     pub const OWNER: &str = "owner";
 }
-
-/// Keys of a GPU's `Holder` property.
-pub mod holder {
-    /// `u`: process id.
-    pub const PID: &str = "pid";
-    /// `s`: the user's name or id.
-    pub const USER: &str = "user";
-}

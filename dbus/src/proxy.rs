@@ -84,8 +84,4 @@ pub trait Gpu {
     /// Its memory; 0 never appears: the property fails where the device did not say.
     #[zbus(property(emits_changed_signal = "const"))]
     fn memory_bytes(&self) -> zbus::Result<u64>;
-
-    /// `free`, or `measuring` while a trial of this daemon runs on it.
-    #[zbus(property)]
-    fn state(&self) -> zbus::Result<String>;
 }

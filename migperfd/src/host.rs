@@ -44,11 +44,12 @@ fn host_id() -> Reading<String> {
 fn field(file: &str, name: &str) -> Reading<String> {
     match fs::read_to_string(file) {
         Err(error) => Reading::Absent(format!("{file}: {error}")),
-        Ok(text) => text
-            .lines()
-            .filter_map(|line| line.split_once(':'))
-            .find(|(key, _)| key.trim() == name)
-            .map_or_else(|| Reading::Absent(format!("{file} has no {name}")), |(_, v)| Reading::Value(v.trim().to_owned())),
+        Ok(text) => {
+            text.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name).map_or_else(
+                || Reading::Absent(format!("{file} has no {name}")),
+                |(_, v)| Reading::Value(v.trim().to_owned()),
+            )
+        }
     }
 }
 
@@ -56,7 +57,10 @@ fn field(file: &str, name: &str) -> Reading<String> {
 #[must_use]
 pub fn processors() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(Pid::from_raw(0)) else { return vec![0] };
-    (0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).filter_map(|cpu| u32::try_from(cpu).ok()).collect()
+    (0..CpuSet::count())
+        .filter(|cpu| set.is_set(*cpu).unwrap_or(false))
+        .filter_map(|cpu| u32::try_from(cpu).ok())
+        .collect()
 }
 
 /// A user as results name them.

@@ -6,6 +6,10 @@ use std::process::Command;
 /// The one version that the worker's bindings go with.
 pub const VERSION: &str = "2.11.0";
 
+/// What to do where none is found.
+pub const REMEDY: &str = "install PyTorch 2.11.0 for python3 (`pip install torch==2.11.0`), or name its folder of \
+                          libraries with MIGPERF_LIBTORCH";
+
 /// A usable libtorch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Libtorch {
@@ -30,7 +34,9 @@ pub enum LibtorchError {
     #[error("{0} holds no libtorch_cpu.so")]
     Missing(PathBuf),
     /// Its version can't be told.
-    #[error("the version of the libtorch in {0} can't be told: neither torch/version.py nor build-version is beside it")]
+    #[error(
+        "the version of the libtorch in {0} can't be told: neither torch/version.py nor build-version is beside it"
+    )]
     NoVersion(PathBuf),
     /// Another version.
     #[error("{folder} holds libtorch {found}, and the worker needs {VERSION}")]
@@ -94,7 +100,8 @@ fn version_beside(folder: &Path) -> Option<String> {
 
 /// Asks a Python where its torch is, without importing it.
 fn ask_python(python: &str) -> Result<PathBuf, String> {
-    let script = "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
+    let script =
+        "import importlib.util as u; s = u.find_spec('torch'); print(s.submodule_search_locations[0] if s else '')";
     let output = Command::new(python).args(["-c", script]).output().map_err(|error| error.to_string())?;
     match String::from_utf8_lossy(&output.stdout).trim() {
         "" => Err("it has no torch".to_owned()),
@@ -111,7 +118,8 @@ mod tests {
         let torch = root.path().join("torch");
         std::fs::create_dir_all(torch.join("lib")).unwrap();
         std::fs::write(torch.join("lib/libtorch_cpu.so"), "").unwrap();
-        std::fs::write(torch.join("version.py"), format!("from typing import Optional\n__version__ = '{version}'\n")).unwrap();
+        std::fs::write(torch.join("version.py"), format!("from typing import Optional\n__version__ = '{version}'\n"))
+            .unwrap();
         root
     }
 

@@ -71,7 +71,12 @@ impl MpsDaemon {
         started
     }
 
-    async fn begin(program: PathBuf, launcher: &Path, device: &DeviceUuid, directory: PathBuf) -> Result<Self, MpsError> {
+    async fn begin(
+        program: PathBuf,
+        launcher: &Path,
+        device: &DeviceUuid,
+        directory: PathBuf,
+    ) -> Result<Self, MpsError> {
         for part in ["pipe", "log"] {
             std::fs::create_dir(directory.join(part)).map_err(MpsError::Directory)?;
         }
@@ -196,7 +201,11 @@ impl MpsDaemon {
     fn log(&self) -> String {
         let text = std::fs::read_to_string(self.directory.join("log/control.log")).unwrap_or_default();
         let last: Vec<&str> = text.lines().rev().take(3).collect();
-        if last.is_empty() { String::new() } else { format!("; its log ends: {}", last.into_iter().rev().collect::<Vec<_>>().join(" | ")) }
+        if last.is_empty() {
+            String::new()
+        } else {
+            format!("; its log ends: {}", last.into_iter().rev().collect::<Vec<_>>().join(" | "))
+        }
     }
 }
 

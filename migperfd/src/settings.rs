@@ -87,10 +87,8 @@ impl Settings {
             mps_control,
         };
         let paths = [Some(&settings.worker), settings.cuda_directory.as_ref(), settings.libtorch.as_ref()];
-        match paths.into_iter().flatten().find(|path| path.to_str().is_none()) {
-            Some(path) => Err(SettingsError::NotText(path.clone())),
-            None => Ok(settings),
-        }
+        let odd = paths.into_iter().flatten().find(|path| path.to_str().is_none()).cloned();
+        odd.map_or(Ok(settings), |path| Err(SettingsError::NotText(path)))
     }
 }
 

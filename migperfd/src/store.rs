@@ -141,7 +141,13 @@ impl Store {
     ///
     /// # Errors
     /// If it can't be written.
-    pub fn set_state(&mut self, job: JobId, state: JobState, reason: Option<&str>, at_time: RealtimeNanos) -> Result<(), StoreError> {
+    pub fn set_state(
+        &mut self,
+        job: JobId,
+        state: JobState,
+        reason: Option<&str>,
+        at_time: RealtimeNanos,
+    ) -> Result<(), StoreError> {
         let ended = state.is_final().then(|| signed(at_time.0));
         self.connection
             .execute(
@@ -242,7 +248,8 @@ impl Store {
         let mut trials = Vec::new();
         for text in texts {
             let text = text.map_err(at("reading trials"))?;
-            let mut trial: TrialRecord = serde_json::from_str(&text).map_err(|error| StoreError::Record("trial", error))?;
+            let mut trial: TrialRecord =
+                serde_json::from_str(&text).map_err(|error| StoreError::Record("trial", error))?;
             self.read_samples(job, &mut trial)?;
             trials.push(trial);
         }

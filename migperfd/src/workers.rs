@@ -213,7 +213,8 @@ async fn listen(member: usize, mut reader: OwnedReadHalf, mut ended: Ended, even
                 Ok(Some(Frame::Message(message))) => Event::Message(member, message),
                 Ok(Some(Frame::Samples(samples))) => Event::Samples(member, samples),
                 Err(error) => {
-                    let _ = events.send(Event::Gone(member, format!("its connection holds no protocol: {error}"))).await;
+                    let _ =
+                        events.send(Event::Gone(member, format!("its connection holds no protocol: {error}"))).await;
                     return;
                 }
             };

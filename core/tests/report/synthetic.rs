@@ -213,6 +213,7 @@ pub(crate) fn record(trial: PlannedTrial, window_ms: (u64, u64), batches: Vec<Ve
             reading(telemetry(from.saturating_sub(500), to + 500, (members.len() as u64) << 31))
         },
         members,
+        instance_telemetry: Vec::new(),
         foreign: Vec::new(),
         simulated: false,
         trial,
