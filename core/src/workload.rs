@@ -150,7 +150,7 @@ impl Model {
             Self::VitB16 => 86_567_656,
             Self::VitL16 => 304_326_632,
             Self::Sd15Unet => 859_520_964,
-            Self::DdpmUnet => 35_742_467,
+            Self::DdpmUnet => 35_746_307,
             Self::Empty => 0,
         }
     }
