@@ -1,18 +1,33 @@
-//! The worker's program: serves the connection on its standard input; see the library.
+//! The worker's program: serves the connection on its standard input, or compares the models with their reference
+//! libraries; see the library.
 
+use std::env;
+use std::error::Error;
 use std::process::ExitCode;
 
 use migperf_worker::connection::Connection;
+use migperf_worker::parity_command;
 use migperf_worker::run::{self, RunError};
 
 fn main() -> ExitCode {
-    match Connection::from_standard_input().map_err(RunError::from).and_then(run::serve) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let chain = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-            let words: Vec<String> = chain.map(ToString::to_string).collect();
-            eprintln!("migperf-worker: {}", words.join(": "));
-            ExitCode::FAILURE
-        }
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    match arguments.split_first() {
+        None => status(Connection::from_standard_input().map_err(RunError::from).and_then(run::serve)),
+        Some((first, rest)) if first == "--parity" => parity_command::run(rest).unwrap_or_else(|error| failed(&error)),
+        Some(_) => failed(&parity_command::CommandError::Usage(arguments.join(" "))),
     }
+}
+
+fn status(result: Result<(), RunError>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &(dyn Error + 'static)) -> ExitCode {
+    let words: Vec<String> =
+        std::iter::successors(Some(error), |error| (**error).source()).map(ToString::to_string).collect();
+    eprintln!("migperf-worker: {}", words.join(": "));
+    ExitCode::FAILURE
 }

@@ -13,7 +13,7 @@ use tch::{Device, Kind, TchError, Tensor};
 use crate::bridge::{
     self, Autocast, InferenceMode, LoadCudaError, MemoryStats, Narrow, Numerics, Optimiser, Rule, TorchError,
 };
-use crate::models::{self, Batch, Network, Parameters, Role};
+use crate::models::{self, Batch, Network, Parameters, Role, Values};
 
 /// The scale that fp16 training starts with; it halves at each overflow and doubles after 2000 steps without.
 pub const INITIAL_LOSS_SCALE: f64 = 65_536.0;
@@ -64,15 +64,35 @@ pub struct Step {
     work: Option<Work>,
 }
 
+/// A model with what it needs for a batch.
 #[derive(Debug)]
-struct Work {
+pub(crate) struct Work {
     device: Device,
     network: Box<dyn Network>,
-    parameters: Parameters,
-    batch: Batch,
+    pub(crate) parameters: Parameters,
+    pub(crate) batch: Batch,
     host: Option<Batch>,
-    last: Vec<Tensor>,
+    /// The loss, or the outputs, of the last batch.
+    pub(crate) last: Vec<Tensor>,
     mode: Mode,
+}
+
+/// What a measurement and a comparison with the reference libraries do differently before the first batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Preparation {
+    /// Where parameters' values come from.
+    pub(crate) values: Values,
+    /// The optimiser.
+    pub(crate) rule: Rule,
+    /// Where the loss scale of fp16 starts.
+    pub(crate) loss_scale: f64,
+}
+
+impl Preparation {
+    fn measured(workload: &Workload) -> Self {
+        let rule = default_rule(workload.model.family());
+        Self { values: Values::Random, rule, loss_scale: INITIAL_LOSS_SCALE }
+    }
 }
 
 #[derive(Debug)]
@@ -95,14 +115,8 @@ impl Step {
             return Ok(Self { device, work: None });
         }
         bridge::choose_wait(device, workload.wait)?;
-        let numerics = Numerics {
-            tf32: workload.precision == Precision::Tf32,
-            cudnn_benchmark: workload.cudnn == Cudnn::Tuned,
-            deterministic: false,
-        };
-        numerics.apply()?;
         tch::manual_seed(seed);
-        let work = Work::new(workload, device, default_rule(workload.model.family()), INITIAL_LOSS_SCALE)?;
+        let work = Work::new(workload, device, &Preparation::measured(workload))?;
         bridge::synchronise(device)?;
         Ok(Self { device, work })
     }
@@ -114,7 +128,7 @@ impl Step {
     #[inline]
     pub fn run(&mut self) -> Result<(), StepError> {
         match &mut self.work {
-            Some(work) => work.run(),
+            Some(work) => work.run(|_| Ok(())),
             None => Ok(()),
         }
     }
@@ -193,7 +207,18 @@ pub fn default_rule(family: Family) -> Rule {
 }
 
 impl Work {
-    fn new(workload: &Workload, device: Device, rule: Rule, initial_scale: f64) -> Result<Option<Self>, StepError> {
+    /// Sets the process's numerics and makes parameters, batch and optimiser. `None` for the model without work.
+    pub(crate) fn new(
+        workload: &Workload,
+        device: Device,
+        preparation: &Preparation,
+    ) -> Result<Option<Self>, StepError> {
+        let numerics = Numerics {
+            tf32: workload.precision == Precision::Tf32,
+            cudnn_benchmark: workload.cudnn == Cudnn::Tuned,
+            deterministic: false,
+        };
+        numerics.apply()?;
         let train = workload.task == Task::Train;
         let narrow = match workload.precision {
             Precision::Fp32 | Precision::Tf32 => None,
@@ -205,20 +230,21 @@ impl Work {
             Some(Narrow::Fp16) if !train => Kind::Half,
             _ => Kind::Float,
         };
-        let parameters = Parameters::new(device, kind, workload.memory_format, train);
+        let parameters = Parameters::new(device, kind, workload.memory_format, train, preparation.values);
         let Some(network) = models::build(workload.model, &parameters)? else { return Ok(None) };
         let batch = network.synthetic_batch(&parameters, workload)?;
         let host = (workload.input == Input::Host).then(|| on_host(&batch, device)).transpose()?;
         let mode = if train {
-            let scale = (narrow == Some(Narrow::Fp16)).then_some(initial_scale);
-            Mode::Train { optimiser: Optimiser::new(&parameters.trained(), rule, scale)?, autocast: narrow }
+            let scale = (narrow == Some(Narrow::Fp16)).then_some(preparation.loss_scale);
+            Mode::Train { optimiser: Optimiser::new(&parameters.trained(), preparation.rule, scale)?, autocast: narrow }
         } else {
             Mode::Infer
         };
         Ok(Some(Self { device, network, parameters, batch, host, last: Vec::new(), mode }))
     }
 
-    fn run(&mut self) -> Result<(), StepError> {
+    /// One batch. In training `observe` sees the optimiser between gradients and update.
+    pub(crate) fn run(&mut self, observe: impl FnOnce(&Optimiser) -> Result<(), TorchError>) -> Result<(), StepError> {
         // What the previous batch left is released first, so that it doesn't count into this one's peak.
         drop(mem::take(&mut self.last));
         if let Some(host) = &self.host {
@@ -237,6 +263,7 @@ impl Work {
                 let loss = self.network.loss(&self.batch)?;
                 drop(cast);
                 optimiser.backward(&loss)?;
+                observe(optimiser)?;
                 optimiser.step()?;
                 self.last.push(loss.f_detach()?);
             }

@@ -2,7 +2,7 @@
 //!
 //! The worker isn't linked with CUDA, so that one binary serves machines with and without it.
 
-use std::ffi::{CStr, CString, c_int};
+use std::ffi::{CStr, CString, c_int, c_uint};
 use std::fs;
 use std::path::PathBuf;
 
@@ -99,6 +99,9 @@ pub fn cuda_devices() -> Result<usize, TorchError> {
 /// Fixes how this process waits for a device, by a flag of its primary context: spinning, or sleeping in the driver.
 /// Left alone, the driver would choose by the number of contexts and processors. Waiting for the CPU is no wait.
 ///
+/// Best called before anything makes the context: a driver that refuses to change a live one is an error here, unless the
+/// flag is what was asked.
+///
 /// # Errors
 /// When there is no driver or it refuses.
 pub fn choose_wait(device: Device, wait: Wait) -> Result<(), LoadCudaError> {
@@ -111,18 +114,28 @@ pub fn choose_wait(device: Device, wait: Wait) -> Result<(), LoadCudaError> {
     let flag = match wait {
         Wait::Spin => sys::CUctx_flags::CU_CTX_SCHED_SPIN,
         Wait::Block => sys::CUctx_flags::CU_CTX_SCHED_BLOCKING_SYNC,
-    };
+    } as c_uint;
     let ordinal = c_int::try_from(ordinal).map_err(|error| refused(error.to_string()))?;
-    let mut handle: sys::CUdevice = 0;
-    // SAFETY: the library is present; cuInit takes no flags, `handle` is a valid place for one device, and the flags are
-    // the driver's own.
+    let (mut handle, mut flags, mut active): (sys::CUdevice, c_uint, c_int) = (0, 0, 0);
+    // SAFETY: the library is present; cuInit takes no flags, the three variables are valid places for what is written, and
+    // the flag is the driver's own.
     let result = unsafe {
         sys::cuInit(0)
             .result()
             .and_then(|()| sys::cuDeviceGet(&raw mut handle, ordinal).result())
-            .and_then(|()| sys::cuDevicePrimaryCtxSetFlags_v2(handle, flag as u32).result())
+            .and_then(|()| match sys::cuDevicePrimaryCtxSetFlags_v2(handle, flag) {
+                // What it has is read next.
+                sys::CUresult::CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE => Ok(()),
+                other => other.result(),
+            })
+            .and_then(|()| sys::cuDevicePrimaryCtxGetState(handle, &raw mut flags, &raw mut active).result())
     };
-    result.map_err(|error| refused(format!("{:?}", error.0)))
+    result.map_err(|error| refused(format!("{:?}", error.0)))?;
+    if flags & sys::CUctx_flags::CU_CTX_SCHED_MASK as c_uint == flag {
+        Ok(())
+    } else {
+        Err(refused(format!("asked for {flag:#x}, the context has {flags:#x}")))
+    }
 }
 
 /// Waits until the current stream of a device has done everything, the way [`choose_wait`] fixed. The CPU is always done.

@@ -157,3 +157,79 @@ impl Drop for Optimiser {
         unsafe { migperf_optimiser_free(self.handle) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tch::{Device, Kind};
+
+    use super::*;
+
+    const SGD: Rule = Rule::Sgd { learning_rate: 0.5, momentum: 0.9, weight_decay: 0.0 };
+    const ADAMW: Rule = Rule::AdamW { learning_rate: 0.1, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+
+    fn leaf(value: f64) -> Tensor {
+        Tensor::full([3], value, (Kind::Float, Device::Cpu)).set_requires_grad(true)
+    }
+
+    /// Steps along the gradient `factor` of a parameter that starts at `start`, and tells where it ends.
+    fn descend(rule: Rule, scale: Option<f64>, start: f64, factors: &[f64]) -> (f64, Option<f64>) {
+        let parameter = leaf(start);
+        let mut optimiser = Optimiser::new(&[parameter.shallow_clone()], rule, scale).unwrap();
+        for factor in factors {
+            optimiser.backward(&(&parameter * *factor).sum(Kind::Float)).unwrap();
+            optimiser.step().unwrap();
+            assert!(!parameter.grad().defined(), "gradients are released");
+        }
+        (parameter.double_value(&[1]), optimiser.loss_scale().unwrap())
+    }
+
+    fn close(a: f64, b: f64) {
+        assert!((a - b).abs() < 1e-5, "{a} is not {b}");
+    }
+
+    #[test]
+    fn momentum_carries_over() {
+        // 1 - 0.5·2, then a direction of 0.9·2 + 1.
+        close(descend(SGD, None, 1.0, &[2.0]).0, 0.0);
+        close(descend(SGD, None, 1.0, &[2.0, 1.0]).0, -1.4);
+    }
+
+    #[test]
+    fn adamw_is_bias_corrected_and_decays() {
+        // The first step is the learning rate against the gradient's sign, after decay by 0.1·0.01.
+        close(descend(ADAMW, None, 1.0, &[3.0]).0, 0.999 - 0.1);
+    }
+
+    #[test]
+    fn the_loss_scale_cancels() {
+        for rule in [SGD, ADAMW] {
+            let (plain, none) = descend(rule, None, 1.0, &[2.0, 1.0]);
+            let (scaled, scale) = descend(rule, Some(65_536.0), 1.0, &[2.0, 1.0]);
+            close(plain, scaled);
+            assert_eq!((none, scale), (None, Some(65_536.0)));
+        }
+    }
+
+    #[test]
+    fn an_overflowed_step_is_skipped_and_the_scale_halved() {
+        for rule in [SGD, ADAMW] {
+            // 2^127 times 4 is no fp32 number: skipped; times 1 is one, and as good as a first step.
+            let scale = 2f64.powi(127);
+            assert_eq!(descend(rule, Some(scale), 1.0, &[4.0]), (1.0, Some(scale / 2.0)), "{rule:?}");
+            close(descend(rule, Some(scale), 1.0, &[4.0, 1.0]).0, descend(rule, None, 1.0, &[1.0]).0);
+        }
+    }
+
+    #[test]
+    fn gradient_norms_are_without_the_scale_and_zero_where_there_is_none() {
+        let (used, unused) = (leaf(1.0), leaf(1.0));
+        let list = [used.shallow_clone(), unused.shallow_clone()];
+        let mut optimiser = Optimiser::new(&list, SGD, Some(1024.0)).unwrap();
+        optimiser.backward(&(&used * 2.0).sum(Kind::Float)).unwrap();
+        let norms = optimiser.gradient_norms().unwrap();
+        close(norms[0], 12f64.sqrt());
+        close(norms[1], 0.0);
+        optimiser.step().unwrap();
+        close(unused.double_value(&[0]), 1.0);
+    }
+}

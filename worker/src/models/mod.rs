@@ -3,16 +3,21 @@
 //!
 //! Dropout is left out everywhere: it would make measurements random, and its share of the time is small.
 
+pub mod bert;
+pub mod from_names;
 pub mod layers;
 pub mod parameters;
 pub mod resnet;
+pub mod unet;
+pub mod unet_blocks;
+pub mod vit;
 
 use std::fmt;
 
 use migperf_core::workload::{Model, Workload};
 use tch::{TchError, Tensor};
 
-pub use parameters::{Entry, Parameters, Role};
+pub use parameters::{Entry, Parameters, Role, Values};
 
 /// One batch: what goes in, and what training compares the output with.
 #[derive(Debug)]
@@ -54,6 +59,11 @@ pub fn build(model: Model, parameters: &Parameters) -> Result<Option<Box<dyn Net
         Model::Resnet18 | Model::Resnet34 | Model::Resnet50 | Model::Resnet101 | Model::Resnet152 => {
             Box::new(resnet::Resnet::new(&root, model)?)
         }
-        _ => return Ok(None),
+        Model::BertBase | Model::BertLarge | Model::DistilBert | Model::RobertaBase => {
+            Box::new(bert::Bert::new(&root, model)?)
+        }
+        Model::VitB16 | Model::VitL16 => Box::new(vit::Vit::new(&root, model)?),
+        Model::Sd15Unet | Model::DdpmUnet => Box::new(unet::Unet::new(&root, model)?),
+        Model::Empty => return Ok(None),
     }))
 }

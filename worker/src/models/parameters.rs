@@ -1,7 +1,7 @@
 //! Named parameters and buffers in the order in which a model registers them.
 //!
 //! They are made on their device, in their final type and memory layout, so that models and optimisers may keep handles to
-//! them. Initial values are random in the way of the reference libraries.
+//! them. Initial values are random in the way of the reference libraries, or follow from the names.
 
 use std::cell::{Ref, RefCell};
 use std::fmt::Display;
@@ -9,6 +9,7 @@ use std::fmt::Display;
 use migperf_core::workload::MemoryFormat;
 use tch::{Device, Kind, TchError, Tensor};
 
+use super::from_names;
 use crate::bridge;
 
 /// What an entry is to its model.
@@ -60,11 +61,32 @@ impl Init {
         #[expect(clippy::cast_precision_loss, reason = "layers have far fewer than 2^53 inputs")]
         Self::Uniform { bound: 1.0 / (inputs as f64).sqrt() }
     }
+
+    /// A new fp32 tensor, drawn on its device.
+    fn draw(self, shape: &[i64], device: Device) -> Result<Tensor, TchError> {
+        let mut tensor = Tensor::f_empty(shape, (Kind::Float, device))?;
+        match self {
+            Self::Zeros => tensor.f_zero_(),
+            Self::Ones => tensor.f_fill_(1.0),
+            Self::Normal { deviation } => tensor.f_normal_(0.0, deviation),
+            Self::Uniform { bound } => tensor.f_uniform_(-bound, bound),
+        }
+    }
+}
+
+/// Where initial values come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    /// Libtorch's generator, distributed as the model says.
+    Random,
+    /// Names and shapes, by [`from_names`]: the same on every machine, to compare with reference libraries.
+    FromNames,
 }
 
 /// All tensors of one model.
 #[derive(Debug)]
 pub struct Parameters {
+    values: Values,
     device: Device,
     kind: Kind,
     memory_format: MemoryFormat,
@@ -75,8 +97,8 @@ pub struct Parameters {
 impl Parameters {
     /// A place for parameters on `device`, of floating type `kind`, which require gradients if `trainable`.
     #[must_use]
-    pub fn new(device: Device, kind: Kind, memory_format: MemoryFormat, trainable: bool) -> Self {
-        Self { device, kind, memory_format, trainable, entries: RefCell::new(Vec::new()) }
+    pub fn new(device: Device, kind: Kind, memory_format: MemoryFormat, trainable: bool, values: Values) -> Self {
+        Self { values, device, kind, memory_format, trainable, entries: RefCell::new(Vec::new()) }
     }
 
     /// Where the parameters are.
@@ -178,8 +200,9 @@ impl Scope<'_> {
     /// # Errors
     /// When it doesn't fit.
     pub fn parameter(&self, name: &str, shape: &[i64], init: Init) -> Result<Tensor, TchError> {
-        let tensor = self.initialised(shape, init)?.f_set_requires_grad(self.store.trainable)?;
-        Ok(self.store.register(self.name_of(name), self.role, tensor))
+        let name = self.name_of(name);
+        let tensor = self.initialised(&name, shape, init)?.f_set_requires_grad(self.store.trainable)?;
+        Ok(self.store.register(name, self.role, tensor))
     }
 
     /// Registers a floating tensor that isn't trained.
@@ -187,8 +210,9 @@ impl Scope<'_> {
     /// # Errors
     /// When it doesn't fit.
     pub fn buffer(&self, name: &str, shape: &[i64], init: Init) -> Result<Tensor, TchError> {
-        let tensor = self.initialised(shape, init)?;
-        Ok(self.store.register(self.name_of(name), Role::Buffer, tensor))
+        let name = self.name_of(name);
+        let tensor = self.initialised(&name, shape, init)?;
+        Ok(self.store.register(name, Role::Buffer, tensor))
     }
 
     /// Registers a whole number, zero.
@@ -205,16 +229,12 @@ impl Scope<'_> {
     }
 
     /// Values are drawn in fp32, as the reference libraries do before they convert.
-    fn initialised(&self, shape: &[i64], init: Init) -> Result<Tensor, TchError> {
-        let mut tensor = Tensor::f_empty(shape, (Kind::Float, self.store.device))?;
-        let tensor = match init {
-            Init::Zeros => tensor.f_zero_()?,
-            Init::Ones => tensor.f_fill_(1.0)?,
-            Init::Normal { deviation } => tensor.f_normal_(0.0, deviation)?,
-            Init::Uniform { bound } => tensor.f_uniform_(-bound, bound)?,
+    fn initialised(&self, name: &str, shape: &[i64], init: Init) -> Result<Tensor, TchError> {
+        let tensor = match self.store.values {
+            Values::Random => init.draw(shape, self.store.device)?,
+            Values::FromNames => from_names::parameter(name, shape)?.f_to_device(self.store.device)?,
         };
-        let tensor = tensor.f_to_kind(self.store.kind)?;
-        self.store.lay_out(tensor)
+        self.store.lay_out(tensor.f_to_kind(self.store.kind)?)
     }
 }
 
@@ -224,7 +244,7 @@ mod tests {
 
     #[test]
     fn names_are_dotted_and_heads_are_counted_apart() {
-        let parameters = Parameters::new(Device::Cpu, Kind::Float, MemoryFormat::ChannelsLast, true);
+        let parameters = Parameters::new(Device::Cpu, Kind::Float, MemoryFormat::ChannelsLast, true, Values::Random);
         let root = parameters.root();
         drop(root.at("layer1").at(0).parameter("weight", &[4, 2, 3, 3], Init::by_inputs(18)).unwrap());
         drop(root.head("classifier").parameter("bias", &[2], Init::Zeros).unwrap());
