@@ -151,6 +151,10 @@ impl Comparison {
 }
 
 /// The largest relative error that a precision explains.
+///
+/// One rounding costs 6e-8 (fp32), 5e-4 (TF32, fp16) or 4e-3 (bf16); tens of layers add theirs up to a few times that: on a
+/// CPU at most 3e-6, 1e-2 (fp16) and 2e-2 (bf16) were seen. A single gradient can lose ten times more, where what is left
+/// is the difference of large parts. A wrong constant, name or order is off by far more than any of these.
 #[must_use]
 pub fn tolerance(precision: Precision, quantity: Quantity) -> f64 {
     let outputs = match precision {
