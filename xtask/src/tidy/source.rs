@@ -14,6 +14,9 @@ const MACHINE_FOLDERS: &[&str] = &["Users", "mnt", "work", "workspace"];
 /// Hidden folders that only exist on somebody's machine, without the dot.
 const MACHINE_HIDDEN: &[&str] = &["library", "pyenv"];
 
+/// A checkout in `/src` would find its path in every second manifest.
+const TELLING_COMPONENTS: usize = 2;
+
 /// One file that isn't ignored.
 #[derive(Debug)]
 pub(super) struct File {
@@ -42,12 +45,13 @@ pub(super) fn files(root: &Path) -> Result<Vec<File>> {
     Ok(files)
 }
 
-/// Finds machine paths, and the path of this very checkout wherever it is.
+/// Finds machine paths, and the path of this very checkout where that is long enough not to be met by chance.
 pub(super) fn check(file: &File, root: &Path) -> Vec<Fault> {
+    let is_telling = root.components().count() > TELLING_COMPONENTS;
     let root = root.to_string_lossy();
     let mut faults = Vec::new();
     for (number, line) in file.text.lines().enumerate() {
-        let names_root = root.len() > 1 && line.contains(&*root);
+        let names_root = is_telling && line.contains(&*root);
         if let Some(found) = machine_path(line).or_else(|| names_root.then(|| root.to_string())) {
             faults.push(Fault::at(&file.path, number + 1, format!("names `{found}`, which is a place on one machine")));
         }
@@ -91,6 +95,8 @@ mod tests {
             check_line(&format!("~/.{name}/x"), 1);
         }
         check_line("built in /srv/checkouts/migperf/target", 1);
+        let file = File { path: "README.md".to_owned(), text: "core/src/lib.rs".to_owned() };
+        assert_eq!(check(&file, Path::new("/src")), [], "a short path means nothing");
         check_line("/usr/lib/migperf and /var/lib/migperf", 0);
     }
 

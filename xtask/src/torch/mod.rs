@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::machine;
 use crate::torch::find::Package;
 use crate::torch::links::Links;
 use crate::workspace::Workspace;
@@ -107,8 +106,7 @@ fn installed() -> Option<Package> {
     match find::by_python(Path::new("python3")) {
         Ok(package) => Some(package),
         Err(error) => {
-            let gpu = if machine::has_gpu() { "with a GPU" } else { "without a GPU" };
-            eprintln!("torch: {error:#}; fetching one for a machine {gpu}");
+            eprintln!("torch: {error:#}");
             None
         }
     }

@@ -34,8 +34,8 @@ impl Wheels {
     /// For people: what it costs. Measured with the wheels for x86-64.
     fn cost(self) -> &'static str {
         match self {
-            Self::Minimal => "about 545 MB to download, 1.3 GB on disk",
-            Self::Full => "about 2.8 GB to download, 6 GB on disk",
+            Self::Minimal => "for a machine without a GPU, about 545 MB to download, 1.3 GB on disk",
+            Self::Full => "with what a GPU needs, about 2.8 GB to download, 6 GB on disk",
         }
     }
 }
