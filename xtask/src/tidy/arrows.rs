@@ -9,16 +9,18 @@ use crate::workspace::{Kind, Package};
 
 /// The crates of the workspace that each crate may depend on. A crate without a row is a fault.
 const ARROWS: &[(&str, &[&str])] = &[
+    ("cuda-sim", &["sim-machine"]),
     ("migperf-core", &[]),
     ("migperf-dbus", &["migperf-core"]),
     ("migperf-gpu", &["migperf-core"]),
     ("migperf-helper", &["migperf-core", "migperf-dbus", "migperf-gpu"]),
     ("migperf-launcher", &["migperf-core"]),
-    ("migperf-tests", &["migperf-core", "migperf-dbus", "migperf-gpu", "nvml-sim"]),
+    ("migperf-tests", &["migperf-core", "migperf-dbus", "migperf-gpu", "sim-machine"]),
     ("migperf-worker", &["migperf-core"]),
     ("migperfctl", &["migperf-core", "migperf-dbus"]),
     ("migperfd", &["migperf-core", "migperf-dbus", "migperf-gpu"]),
-    ("nvml-sim", &["migperf-core"]),
+    ("nvml-sim", &["sim-machine"]),
+    ("sim-machine", &[]),
     ("xtask", &[]),
 ];
 
@@ -28,7 +30,7 @@ const OWNED: &[(&str, &[&str])] = &[
     ("torch-sys", &["migperf-worker"]),
     ("cudarc", &["migperf-worker"]),
     ("nvml-wrapper", &["migperf-gpu"]),
-    ("nvml-wrapper-sys", &["migperf-gpu"]),
+    ("nvml-wrapper-sys", &["migperf-gpu", "nvml-sim"]),
     ("rusqlite", &["migperfd"]),
     ("zbus", &["migperf-dbus", "migperf-helper", "migperf-tests", "migperfctl", "migperfd"]),
     ("zbus_polkit", &["migperfd"]),

@@ -7,6 +7,7 @@ use crate::tidy::tokens::Tokens;
 const PLACES: &[&str] = &[
     "gpu/src/ffi.rs",
     "gpu/src/ffi/",
+    "tests/cuda-sim/",
     "tests/nvml-sim/",
     "worker/src/bridge.rs",
     "worker/src/bridge/",
