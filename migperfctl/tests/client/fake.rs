@@ -119,6 +119,7 @@ impl FakeJob {
             extended: false,
             members: Vec::new(),
             telemetry: Reading::absent("no device"),
+            instance_telemetry: Vec::new(),
             foreign: Vec::new(),
             simulated: false,
         });
