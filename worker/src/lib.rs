@@ -4,6 +4,7 @@
 //! synchronised. [`models`] are the architectures, held against their reference libraries by [`parity`]; [`bridge`] is
 //! what libtorch's bindings lack. The worker writes no files and knows nothing of cohorts.
 
+pub mod bench_command;
 pub mod bridge;
 pub mod connection;
 pub mod models;

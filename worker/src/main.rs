@@ -1,24 +1,25 @@
-//! The worker's program: serves the connection on its standard input, or compares the models with their reference
-//! libraries; see the library.
+//! The worker's program: serves the connection on its standard input, compares the models with their reference
+//! libraries, or times one workload alone; see the library.
 
 use std::env;
 use std::error::Error;
 use std::process::ExitCode;
 
 use migperf_worker::connection::Connection;
-use migperf_worker::parity_command;
+use migperf_worker::{bench_command, parity_command};
 use migperf_worker::run::{self, RunError};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     match arguments.split_first() {
         None => status(Connection::from_standard_input().map_err(RunError::from).and_then(run::serve)),
+        Some((first, rest)) if first == "--bench" => status(bench_command::run(rest)),
         Some((first, rest)) if first == "--parity" => parity_command::run(rest).unwrap_or_else(|error| failed(&error)),
         Some(_) => failed(&parity_command::CommandError::Usage(arguments.join(" "))),
     }
 }
 
-fn status(result: Result<(), RunError>) -> ExitCode {
+fn status<E: Error + 'static>(result: Result<(), E>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&error),

@@ -278,3 +278,66 @@ fn resident_peak() -> Option<Bytes> {
     let kibibytes = getrusage(UsageWho::RUSAGE_SELF).ok()?.max_rss();
     u64::try_from(kibibytes).ok().map(|kibibytes| Bytes(kibibytes * 1024))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use migperf_core::workload::{Model, Precision, Task, Workload};
+
+    /// The loop's own cost: batches of a workload that does nothing, best of several short runs.
+    #[test]
+    fn the_harness_costs_less_than_a_microsecond_a_batch() {
+        let workload = Workload::new(Model::Empty, Task::Infer, 1, Precision::Fp32);
+        let mut step = Step::new(&workload, Device::Cpu, 1).unwrap();
+        let mut samples = Vec::with_capacity(10_000_000);
+        let costs = (0..5).map(|_| {
+            let (stop, counters) = (Arc::new(AtomicBool::new(false)), Counters::default());
+            let stopper = Arc::clone(&stop);
+            let timer = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                stopper.store(true, Ordering::Relaxed);
+            });
+            samples.clear();
+            let began = now();
+            let lost = measure(&mut step, &mut samples, &stop, &counters, 1, began).unwrap();
+            let elapsed = now().since(began);
+            timer.join().unwrap();
+            let batches = counters.completed.load(Ordering::Relaxed);
+            assert_eq!(batches, samples.len() as u64 + lost);
+            assert_eq!(counters.counted.load(Ordering::Relaxed), batches);
+            u64::try_from(elapsed.as_nanos()).unwrap() / batches
+        });
+        let best = costs.min().unwrap();
+        assert!(best < 1000, "{best} ns a batch");
+    }
+
+    #[test]
+    fn sample_memory_follows_the_pace_and_its_cap() {
+        let workload = Workload::new(Model::Empty, Task::Infer, 1, Precision::Fp32);
+        let span = |seconds| migperf_core::units::Span(Duration::from_secs(seconds));
+        let timing = migperf_core::trial::Timing {
+            warmup_batches: 1,
+            warmup: span(0),
+            settle: span(3),
+            window: span(5),
+            longest_window: span(7),
+            minimum_batches: 30,
+            ready_limit: span(60),
+        };
+        let config = MemberConfig {
+            protocol: PROTOCOL,
+            member: 0,
+            members: 1,
+            cohort: String::new(),
+            workload,
+            allocation: Allocation::Cpu,
+            timing,
+            seed: 1,
+            threads: 1,
+            sample_capacity: 50_000,
+        };
+        // Twenty seconds of batches of 100 ms, four times, and a few more.
+        assert_eq!(sample_memory(&config, 100_000_000).capacity(), 4 * 200 + 1024);
+        assert_eq!(sample_memory(&config, 1_000).capacity(), 50_000);
+    }
+}
