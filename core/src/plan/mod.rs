@@ -23,7 +23,7 @@ pub const START: Span = Span(std::time::Duration::from_secs(8));
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
 pub enum Origin {
-    /// A [[trial]] of the suite.
+    /// A `[[trial]]` of the suite.
     Suite {
         /// Its line, from 1.
         line: u32,

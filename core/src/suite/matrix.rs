@@ -22,9 +22,9 @@ pub(super) struct Matrix {
     memory_formats: Vec<Option<MemoryFormat>>,
     waits: Vec<Wait>,
     cudnns: Vec<Cudnn>,
-    /// What [defaults] or the trial say to models that take sequences.
+    /// What `[defaults]` or the trial say to models that take sequences.
     usual_sequence: Option<u32>,
-    /// What [defaults] or the trial say to models with convolutions.
+    /// What `[defaults]` or the trial say to models with convolutions.
     usual_format: Option<MemoryFormat>,
 }
 
@@ -33,7 +33,7 @@ fn values<T>(list: Vec<At<T>>) -> Vec<T> {
 }
 
 impl Matrix {
-    /// Reads a workload's table; `usual` is what the trial and [defaults] say about keys that it leaves out.
+    /// Reads a workload's table; `usual` is what the trial and `[defaults]` say about keys that it leaves out.
     pub(super) fn read(value: &Value<'_>, usual: &Options, faults: &mut Faults<'_>) -> Option<Self> {
         let fields = Fields::of_value(value, "a workload", KEYS, faults)?;
         macro_rules! axis {

@@ -78,11 +78,11 @@ pub struct Suite {
     pub seed: u64,
     /// What the answer is judged by.
     pub objective: Option<Objective>,
-    /// Its [[trial]] sections, in order. Never empty.
+    /// Its `[[trial]]` sections, in order. Never empty.
     pub trials: Vec<SuiteTrial>,
 }
 
-/// One [[trial]] section.
+/// One `[[trial]]` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SuiteTrial {
     /// The line of its header, from 1.
@@ -132,7 +132,7 @@ impl Suite {
         }
     }
 
-    /// The suite as TOML: one [[trial]] for each cell, every key written out. Reading it gives the same cells.
+    /// The suite as TOML: one `[[trial]]` for each cell, every key written out. Reading it gives the same cells.
     #[must_use]
     pub fn to_toml(&self) -> String {
         write::suite(self)

@@ -1,4 +1,4 @@
-//! The keys that [defaults] and a [[trial]] share: what a workload leaves open, and when cohorts are measured.
+//! The keys that `[defaults]` and a `[[trial]]` share: what a workload leaves open, and when cohorts are measured.
 
 use std::time::Duration;
 
