@@ -77,14 +77,15 @@ fn the_sweeps_change_the_layout_once_for_each_profile() {
 }
 
 #[test]
-fn the_documented_example_is_a_suite() {
-    let page = std::fs::read_to_string(folder().join("../../docs/suite.md")).unwrap();
-    let examples: Vec<&str> = page
-        .split("```toml\n")
-        .skip(1)
+fn the_documented_examples_are_suites() {
+    let pages = ["docs/suite.md", "README.md"].map(|page| folder().join("../..").join(page));
+    let pages = pages.map(|page| std::fs::read_to_string(page).unwrap());
+    let examples: Vec<&str> = pages
+        .iter()
+        .flat_map(|page| page.split("```toml\n").skip(1))
         .map(|rest| rest.split_once("```").map_or(rest, |(example, _)| example))
         .collect();
-    assert!(!examples.is_empty());
+    assert!(examples.len() >= pages.len());
     for example in examples {
         let suite = Suite::parse(example).unwrap_or_else(|errors| panic!("{errors}\n{example}"));
         Plan::expand(&suite, Target::Gpu).unwrap();
