@@ -5,13 +5,17 @@
 //! its own is told apart by the processes that NVML lists.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd as _;
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, Shutdown, SockFlag, SockType, UnixAddr, connect, getsockopt, shutdown, socket};
 use nix::unistd::{Uid, User};
 
 /// Who holds a lock, as far as the kernel tells.
@@ -48,7 +52,8 @@ pub enum LockError {
 /// Holds a device until dropped.
 #[derive(Debug)]
 pub struct DeviceLock {
-    _listener: UnixListener,
+    listener: Arc<UnixListener>,
+    answering: Option<JoinHandle<()>>,
 }
 
 impl DeviceLock {
@@ -58,9 +63,13 @@ impl DeviceLock {
     /// If somebody holds it; who, if the kernel tells.
     pub fn take(device: &str) -> Result<Self, LockError> {
         let system = |source| LockError::System { what: device.to_owned(), source };
-        let address = SocketAddr::from_abstract_name(format!("migperf/device/{device}")).map_err(system)?;
+        let address = SocketAddr::from_abstract_name(name(device)).map_err(system)?;
         match UnixListener::bind_addr(&address) {
-            Ok(listener) => Ok(Self { _listener: listener }),
+            Ok(listener) => {
+                let listener = Arc::new(listener);
+                let answering = answer(Arc::clone(&listener)).map_err(system)?;
+                Ok(Self { listener, answering: Some(answering) })
+            }
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
                 Err(LockError::Held { what: device.to_owned(), holder: holder(&address) })
             }
@@ -69,9 +78,38 @@ impl DeviceLock {
     }
 }
 
+impl Drop for DeviceLock {
+    fn drop(&mut self) {
+        // Wakes the thread that answers: the name is free once neither has the socket.
+        let _ = shutdown(self.listener.as_raw_fd(), Shutdown::Both);
+        let _ = self.answering.take().map(JoinHandle::join);
+    }
+}
+
+/// Takes the connections of those who ask who holds the lock: each would stay in the socket's queue otherwise, which is
+/// full after some hours of waiting.
+fn answer(listener: Arc<UnixListener>) -> std::io::Result<JoinHandle<()>> {
+    let answer = move || while listener.accept().is_ok() {};
+    std::thread::Builder::new().name("device-lock".to_owned()).spawn(answer)
+}
+
+/// Who holds the lock of a device; none if nobody does or the kernel does not tell.
+#[must_use]
+pub fn holder_of(device: &str) -> Option<Holder> {
+    holder(&SocketAddr::from_abstract_name(name(device)).ok()?)
+}
+
+fn name(device: &str) -> String {
+    format!("migperf/device/{device}")
+}
+
+/// Asks the kernel. A holder that does not answer (it may be stopped) is not waited for.
 fn holder(address: &SocketAddr) -> Option<Holder> {
-    let stream = UnixStream::connect_addr(address).ok()?;
-    let peer = getsockopt(&stream, PeerCredentials).ok()?;
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    let address = UnixAddr::new_abstract(address.as_abstract_name()?).ok()?;
+    connect(socket.as_raw_fd(), &address).ok()?;
+    let peer = getsockopt(&socket, PeerCredentials).ok()?;
     let uid = Uid::from_raw(peer.uid());
     let user = User::from_uid(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     Some(Holder { pid: peer.pid(), user })
@@ -114,6 +152,21 @@ mod tests {
         assert_eq!(holder.pid, i32::try_from(std::process::id()).unwrap());
         drop(held);
         DeviceLock::take(&device).unwrap();
+    }
+
+    /// A queue of connections that nobody takes is full after 4096 of them, or fewer where the host says so.
+    #[test]
+    fn whoever_waits_may_ask_for_ever() {
+        let device = format!("asked-{}", std::process::id());
+        let _held = DeviceLock::take(&device).unwrap();
+        for _ in 0..10_000 {
+            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+            while holder_of(&device).is_none() {
+                assert!(std::time::Instant::now() < deadline, "the holder does not answer");
+                std::thread::yield_now();
+            }
+        }
+        assert_eq!(holder_of("nobody's"), None);
     }
 
     #[test]
