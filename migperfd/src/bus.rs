@@ -30,6 +30,13 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 /// If the connection can't be set up.
 pub async fn serve_peer(stream: UnixStream, owner: Owner, queue: Queue) -> zbus::Result<()> {
     let id = ConnectionId(CONNECTIONS.fetch_add(1, Ordering::Relaxed));
+    let served = serve(stream, owner, &queue, id).await;
+    // However the connection ended: what is attached to it ends too.
+    queue.connection_closed(id).await;
+    served
+}
+
+async fn serve(stream: UnixStream, owner: Owner, queue: &Queue, id: ConnectionId) -> zbus::Result<()> {
     let mut additions = queue.additions();
     let connection = Builder::unix_stream(stream)
         .server(Guid::generate())
@@ -38,23 +45,21 @@ pub async fn serve_peer(stream: UnixStream, owner: Owner, queue: Queue) -> zbus:
         .serve_at(names::ROOT, ManagerObject::new(queue.clone(), owner, id))
         .build()
         .await?;
-    add_gpus(&connection, &queue).await?;
+    add_gpus(&connection, queue).await?;
     for view in queue.views() {
         add_job(&connection, view).await?;
     }
     loop {
         tokio::select! {
-            () = connection.closed() => break,
+            () = connection.closed() => return Ok(()),
             added = additions.recv() => match added {
-                Ok(job) => add_job_by_id(&connection, &queue, job).await?,
+                Ok(job) => add_job_by_id(&connection, queue, job).await?,
                 // Too many at once: the objects are there when they are asked for.
                 Err(tokio::sync::broadcast::error::RecvError::Lagged(_)) => {}
-                Err(tokio::sync::broadcast::error::RecvError::Closed) => break,
+                Err(tokio::sync::broadcast::error::RecvError::Closed) => return Ok(()),
             },
         }
     }
-    queue.connection_closed(id).await;
-    Ok(())
 }
 
 async fn add_job_by_id(connection: &Connection, queue: &Queue, job: JobId) -> zbus::Result<()> {

@@ -2,7 +2,7 @@
 
 mod job;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use migperf_core::ids::{JobId, JobUid};
@@ -17,6 +17,9 @@ use crate::clock;
 use crate::host;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
+
+/// Why a job ends with its client's connection.
+const GONE: &str = "the client that ran it is gone";
 
 /// A connection to a client; jobs may be attached to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,6 +102,7 @@ impl Queue {
             busy: busy_sender,
             waiting: VecDeque::new(),
             running: None,
+            closed: HashSet::new(),
             ending: false,
         };
         tokio::spawn(keeper.run(receiver));
@@ -216,6 +220,8 @@ struct Keeper {
     busy: watch::Sender<bool>,
     waiting: VecDeque<Waiting>,
     running: Option<Running>,
+    /// Connections that have ended: one may end while its suite is still being planned.
+    closed: HashSet<ConnectionId>,
     ending: bool,
 }
 
@@ -249,7 +255,8 @@ impl Keeper {
                     let _ = reply.send(if found { Ok(()) } else { Err(CancelError::NotRunning(job)) });
                 }
                 Some(Command::Closed(connection)) => {
-                    self.cancel(|_, attached| attached == Some(connection), "the client that ran it is gone");
+                    self.closed.insert(connection);
+                    self.cancel(|_, attached| attached == Some(connection), GONE);
                 }
                 Some(Command::End(reason)) => {
                     self.ending = true;
@@ -283,7 +290,11 @@ impl Keeper {
         let (view, watched) = watch::channel(JobView::queued(id, &record));
         self.views.lock().unwrap_or_else(PoisonError::into_inner).insert(id, watched);
         tracing::info!(job = %id, name = record.plan.name, trials = record.plan.trials.len(), "queued");
+        let orphan = submission.attached.is_some_and(|connection| self.closed.contains(&connection));
         self.waiting.push_back(Waiting { id, submission, admission, record, view });
+        if orphan {
+            self.cancel(|job, _| job == id, GONE);
+        }
         // Nobody may be watching.
         let _ = self.added.send(id);
         Ok(id)
