@@ -267,8 +267,13 @@ impl Crew {
 
     /// Ends every process: first by closing connections, then by force. Returns the MPS servers there were.
     async fn end(&mut self) -> Vec<u32> {
+        // All at once, so that several that hang cost the time of one.
+        let limit = tokio::time::Instant::now() + LEAVE_LIMIT;
         for worker in &mut self.workers {
-            if !worker.close(LEAVE_LIMIT).await {
+            worker.hang_up().await;
+        }
+        for worker in &mut self.workers {
+            if !worker.ends_by(limit).await {
                 if let Some(daemon) = &mut self.mps {
                     daemon.terminate_client(worker.pid()).await;
                 }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 /// Lines of a worker's standard error that are kept for the message about its end.
 const KEPT_LINES: usize = 12;
@@ -185,14 +186,18 @@ impl Worker {
         self.writer.write_all(&bytes).await.map_err(WorkerError::Write)
     }
 
-    /// Closes the connection, which ends a worker, and waits for its end. Says whether it ended within `limit`.
-    pub async fn close(&mut self, limit: Duration) -> bool {
+    /// Closes the connection, which ends a worker.
+    pub async fn hang_up(&mut self) {
         // The other side may be gone already.
         let _ = self.writer.shutdown().await;
-        self.process.ended(limit).await.is_some()
     }
 
-    /// Kills what `close` did not end.
+    /// Waits for its end. Says whether it came in time.
+    pub async fn ends_by(&mut self, limit: Instant) -> bool {
+        self.process.ended(limit.saturating_duration_since(Instant::now())).await.is_some()
+    }
+
+    /// Kills what did not end when its connection did.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
