@@ -503,7 +503,7 @@ impl Cohort {
             }
             return Ok(());
         }
-        let fewest = self.members.iter().map(|member| counted_by(member, window.to)).min().unwrap_or(0);
+        let fewest = self.members.iter().map(|member| counted_in(member, window)).min().unwrap_or(0);
         let longest = window.from.plus(self.timing.longest_window.0);
         if fewest < u64::from(self.timing.minimum_batches) && window.to < longest {
             // As long as the missing batches should take at the pace so far, and a tenth more.
@@ -541,11 +541,12 @@ impl Cohort {
     }
 }
 
-/// Batches that ended by `to`, from a report that came somewhat later.
-fn counted_by(member: &Member, to: MonotonicNanos) -> u64 {
-    let typical = member.ready.as_ref().map_or(1, |ready| ready.typical_ns.max(1));
-    let excess = u64::try_from(member.reported.since(to).as_nanos()).unwrap_or(u64::MAX).div_ceil(typical);
-    member.counted.saturating_sub(excess)
+/// Batches inside the window, from a report that came somewhat after its end: those since then, at the pace since its
+/// beginning, are taken off.
+fn counted_in(member: &Member, window: Interval) -> u64 {
+    let (whole, late) = (member.reported.since(window.from).as_nanos(), member.reported.since(window.to).as_nanos());
+    let since = (u128::from(member.counted) * late).div_ceil(whole.max(1));
+    member.counted.saturating_sub(u64::try_from(since).unwrap_or(u64::MAX))
 }
 
 fn unexpected(member: usize, what: &str) -> CohortError {
@@ -704,13 +705,26 @@ mod tests {
         let mut stage = Stage::running();
         stage.at(15);
         stage.progress(0, 90);
-        assert_eq!(stage.progress(1, 15), []);
-        // 10 counted by the end (15 less the half second since): 31/10 windows and a tenth, cut to the limit of 30 s.
+        assert_eq!(stage.progress(1, 8), []);
+        // 7 by the end (8 less one since): 31/7 windows and a tenth, cut to the limit of 30 s.
         let State::Running { window, extended, .. } = stage.cohort.state else { panic!("still running") };
         assert_eq!((window.length(), extended), (30 * SECOND, true));
         stage.at(35);
         stage.progress(0, 300);
         assert_eq!(stage.progress(1, 25).len(), 3, "at the limit it stops with what it has");
+    }
+
+    #[test]
+    fn a_report_that_comes_late_takes_no_more_off_than_its_share() {
+        let mut stage = Stage::running();
+        stage.at(15);
+        stage.progress(0, 90);
+        // Half a second of ten and a half: two of 33 came after the end, and thirty are enough.
+        assert_eq!(stage.progress(1, 33).len(), 3);
+        let mut stage = Stage::running();
+        stage.at(15);
+        stage.progress(0, 90);
+        assert_eq!(stage.progress(1, 31), [], "two of 31 came after the end");
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub trait Manager {
     fn state_directory(&self) -> zbus::Result<String>;
 }
 
-/// A job that has not ended, or ended a few minutes ago.
+/// A job of this daemon's life.
 #[proxy(interface = "org.migperf1.Job", default_service = "org.migperf1", assume_defaults = false)]
 pub trait Job {
     /// Its number in this daemon's store.

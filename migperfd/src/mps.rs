@@ -3,6 +3,7 @@
 //! It runs in the foreground under the launcher, so that the kernel ends it with this daemon; when a control daemon ends, its
 //! server does too. CUDA runs silently without MPS when it can't reach one: the cohort's proof asks here for its clients.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -12,6 +13,8 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::workers::{BoundProcess, WorkerError};
 
+/// Directories are named so, then for this daemon's process.
+const PREFIX: &str = "migperf-mps-";
 /// How long one command of a control session may take.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
 /// How long the control daemon may take to answer for the first time.
@@ -62,7 +65,9 @@ impl MpsDaemon {
     pub async fn start(program: Option<&Path>, launcher: &Path, device: &DeviceUuid) -> Result<Self, MpsError> {
         let program = program.ok_or(MpsError::NoProgram)?.to_path_buf();
         // Sockets live there, whose paths must be short; clients of the same user must be able to walk it.
-        let directory = nix::unistd::mkdtemp(&std::env::temp_dir().join("migperf-mps-XXXXXX"))
+        let parent = std::env::temp_dir();
+        sweep(&parent);
+        let directory = nix::unistd::mkdtemp(&parent.join(format!("{PREFIX}{}-XXXXXX", std::process::id())))
             .map_err(|errno| MpsError::Directory(errno.into()))?;
         let started = Self::begin(program, launcher, device, directory.clone()).await;
         if started.is_err() {
@@ -213,6 +218,19 @@ fn environment(directory: &Path) -> [(&'static str, PathBuf); 2] {
     [("CUDA_MPS_PIPE_DIRECTORY", directory.join("pipe")), ("CUDA_MPS_LOG_DIRECTORY", directory.join("log"))]
 }
 
+/// Removes the directories of daemons that were killed: of this user, and named for a process that is gone.
+fn sweep(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    for entry in entries.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        let own = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw());
+        if own && owner.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists()) {
+            remove(&entry.path());
+        }
+    }
+}
+
 fn numbers(text: &str) -> Vec<u32> {
     text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
@@ -220,5 +238,25 @@ fn numbers(text: &str) -> Vec<u32> {
 fn remove(directory: &Path) {
     if let Err(error) = std::fs::remove_dir_all(directory) {
         tracing::warn!(directory = %directory.display(), %error, "an MPS directory could not be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_directories_of_dead_daemons_are_swept() {
+        let parent = tempfile::tempdir().unwrap();
+        let mut child = Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        let dead = parent.path().join(format!("{PREFIX}{}-abcdef", child.id()));
+        let kept = [format!("{PREFIX}{}-abcdef", std::process::id()), format!("{PREFIX}abcdef"), "other".to_owned()];
+        for folder in kept.iter().map(|name| parent.path().join(name)).chain([dead.clone()]) {
+            std::fs::create_dir(folder).unwrap();
+        }
+        sweep(parent.path());
+        assert!(!dead.exists());
+        assert!(kept.iter().all(|name| parent.path().join(name).exists()));
     }
 }

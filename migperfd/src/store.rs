@@ -176,7 +176,7 @@ impl Store {
     ///
     /// # Errors
     /// If it can't be written.
-    pub fn add_trial(&mut self, job: JobId, record: &TrialRecord, has_result: bool) -> Result<(), StoreError> {
+    pub fn add_trial(&mut self, job: JobId, record: &TrialRecord) -> Result<(), StoreError> {
         let json = serde_json::to_string(record).map_err(|error| StoreError::Record("trial", error))?;
         let transaction = self.connection.transaction().map_err(at("beginning a trial"))?;
         transaction
@@ -191,12 +191,20 @@ impl Store {
                 .map_err(at("adding samples"))?;
         }
         transaction
-            .execute(
-                "UPDATE job SET trials_done = trials_done + 1, trials_failed = trials_failed + ? WHERE id = ?",
-                params![u32::from(!has_result), job.0],
-            )
+            .execute("UPDATE job SET trials_done = trials_done + 1 WHERE id = ?", [job.0])
             .map_err(at("counting a trial"))?;
         transaction.commit().map_err(at("committing a trial"))
+    }
+
+    /// Counts a stored trial as one without a valid result.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn count_failed(&mut self, job: JobId) -> Result<(), StoreError> {
+        self.connection
+            .execute("UPDATE job SET trials_failed = trials_failed + 1 WHERE id = ?", [job.0])
+            .map(drop)
+            .map_err(at("counting a trial without a result"))
     }
 
     /// One job as lists show it.

@@ -87,7 +87,7 @@ stage_peer() {
 
 # A workload that does nothing: what is left of a batch is the harness.
 stage_empty() {
-    "$ctl" --local run --model empty --task infer --batch 1 --sharing exclusive --window 2s --settle 500ms --output "$output/empty" > /dev/null || return
+    "$ctl" --local run --model empty --task infer --batch 1 --sharing exclusive --window 500ms --settle 500ms --output "$output/empty" > /dev/null || return
     "$python" - "$output/empty/report.csv" <<'P'
 import csv, sys
 for row in csv.DictReader(open(sys.argv[1])):

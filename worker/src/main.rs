@@ -6,8 +6,8 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use migperf_worker::connection::Connection;
-use migperf_worker::{bench_command, parity_command};
 use migperf_worker::run::{self, RunError};
+use migperf_worker::{bench_command, parity_command};
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();

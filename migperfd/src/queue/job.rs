@@ -8,7 +8,8 @@ use migperf_core::device::{Gpu, Inventory};
 use migperf_core::ids::JobId;
 use migperf_core::job::JobState;
 use migperf_core::preflight;
-use migperf_core::record::{JobRecord, Outcome, TrialRecord};
+use migperf_core::record::{JobRecord, TrialRecord};
+use migperf_core::report::{TrialReport, Verdict};
 use migperf_core::units::RealtimeNanos;
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ use crate::clock;
 use crate::host;
 use crate::lock::{DeviceLock, LockError};
 use crate::settings::Settings;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use crate::trial::{self, Surroundings};
 
 /// How often a job that waits for its device looks again.
@@ -45,7 +46,7 @@ pub struct JobView {
     pub trials_total: u32,
     /// Trials that ended.
     pub trials_done: u32,
-    /// Of these, without a result.
+    /// Of these, without a valid result.
     pub trials_failed: u32,
     /// What the current trial measures.
     pub trial: Option<String>,
@@ -149,22 +150,29 @@ impl Run {
         self.check_stop()
     }
 
-    /// Stores a trial before anything is computed from it.
+    /// Stores a trial before anything is computed from it, then judges it.
     async fn keep(&self, measured: TrialRecord) -> Result<(), (JobState, String)> {
-        let has_result = matches!(measured.outcome, Outcome::Complete | Outcome::DoesNotFit { .. });
-        tracing::info!(job = %self.id, trial = measured.trial.index, what = %measured.trial.spec, outcome = ?measured.outcome, "trial");
         let (store, id) = (Arc::clone(&self.store), self.id);
         let stored = tokio::task::spawn_blocking(move || {
-            store.lock().unwrap_or_else(PoisonError::into_inner).add_trial(id, &measured, has_result)
+            let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
+            store().add_trial(id, &measured)?;
+            let verdict = TrialReport::of(&measured).outcome;
+            let failed = !matches!(verdict, Verdict::Valid | Verdict::Flagged | Verdict::DoesNotFit { .. });
+            if failed {
+                store().count_failed(id)?;
+            }
+            let (trial, what) = (measured.trial.index, measured.trial.spec.to_string());
+            tracing::info!(job = %id, trial, what, ?verdict, "trial");
+            Ok::<_, StoreError>(failed)
         });
-        match stored.await {
-            Ok(Ok(())) => {}
+        let failed = match stored.await {
+            Ok(Ok(failed)) => failed,
             Ok(Err(error)) => return Err((JobState::Failed, format!("a trial can't be stored: {error}"))),
             Err(error) => return Err((JobState::Failed, error.to_string())),
-        }
+        };
         self.view.send_modify(|view| {
             view.trials_done += 1;
-            view.trials_failed += u32::from(!has_result);
+            view.trials_failed += u32::from(failed);
         });
         Ok(())
     }
