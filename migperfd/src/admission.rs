@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use migperf_core::device::{Gpu, Inventory, MigInstance, Reading};
+use migperf_core::device::{Gpu, Inventory, MigInstance, MigMode, Reading};
 use migperf_core::ids::DeviceUuid;
 use migperf_core::job::Refusal;
 use migperf_core::mig::profile::{Profile, ProfileList};
@@ -18,6 +18,7 @@ use migperf_core::worker_wire::Allocation;
 use migperf_gpu::library::Nvml;
 
 use crate::libtorch::{self, Libtorch};
+use crate::lock;
 use crate::settings::Settings;
 
 /// Which device a caller asks for.
@@ -120,7 +121,8 @@ pub fn admit(settings: &Settings, text: &str, wanted: &Wanted, seed: Option<u64>
     let suite = Suite::parse(text)?;
     let inventory = look(settings.nvml.as_deref());
     let gpu = choose(&inventory, wanted)?.cloned();
-    let mut plan = Plan::expand(&suite, if gpu.is_some() { Target::Gpu } else { Target::Cpu })?;
+    let target = if gpu.is_some() { Target::Gpu } else { Target::Cpu };
+    let mut plan = Plan::expand_where(&suite, target, |cell| out_of_reach(cell, &suite, gpu.as_ref()))?;
     plan.seed = seed.unwrap_or(plan.seed);
     let mut refusals = Vec::new();
     let libtorch = match libtorch::find(settings.libtorch.as_deref()) {
@@ -131,7 +133,12 @@ pub fn admit(settings: &Settings, text: &str, wanted: &Wanted, seed: Option<u64>
         }
     };
     if let Some(gpu) = &gpu {
-        refusals.extend(preflight::check(&plan, gpu, settings.mps_control.is_some(), &[]));
+        // A GPU that is being measured has its measurer's processes; the job will wait until that ends, and look again.
+        let ours: Vec<u32> = match lock::holder_of(gpu.uuid.as_str()) {
+            None => Vec::new(),
+            Some(_) => gpu.processes.value().into_iter().flatten().map(|process| process.pid).collect(),
+        };
+        refusals.extend(preflight::check(&plan, gpu, settings.mps_control.is_some(), &ours));
         if !inventory.is_simulated() && libtorch.as_ref().is_some_and(|libtorch| !libtorch.has_cuda()) {
             refusals.push(Refusal {
                 problem: "the libtorch that was found is for the CPU only".to_owned(),
@@ -142,6 +149,18 @@ pub fn admit(settings: &Settings, text: &str, wanted: &Wanted, seed: Option<u64>
         refusals.dedup();
     }
     Ok(Admission { plan, inventory, gpu, libtorch, refusals })
+}
+
+/// Why a baseline on the whole GPU is left out: the GPU is divided, and nothing here may change that. What the suite itself
+/// asks for is never left out quietly.
+fn out_of_reach(cell: &TrialSpec, suite: &Suite, gpu: Option<&Gpu>) -> Option<String> {
+    let is_divided = gpu.is_some_and(|gpu| gpu.mig.value() == Some(&MigMode::Enabled));
+    let is_asked = || suite.trials.iter().any(|trial| trial.cells.contains(cell));
+    if is_divided && cell.sharing == Sharing::Exclusive && !is_asked() {
+        Some("the GPU has MIG enabled, so that no process can use the whole of it".to_owned())
+    } else {
+        None
+    }
 }
 
 fn choose<'a>(inventory: &'a Inventory, wanted: &Wanted) -> Result<Option<&'a Gpu>, AdmissionError> {

@@ -1,19 +1,23 @@
 //! Opening and closing NVML, the machine behind it, and the functions that concern no device.
 
 use std::ffi::{CStr, c_char};
-use std::sync::OnceLock;
+use std::fs::File;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 use sim_machine::machine::Machine;
 use sim_machine::process::Process;
-use sim_machine::shared::{Shared, SharedError};
+use sim_machine::shared::{MACHINE, Shared, SharedError};
 use sim_machine::state::State;
 
 use crate::text::{Buffer, put};
 use crate::{Answer, code, store};
 
 static SESSIONS: AtomicU32 = AtomicU32::new(0);
+/// Held while NVML is open, as the driver's library holds device files: the machine's description, where one is named. What
+/// holds it blocks, on real machines, resets and changes of the MIG mode.
+static HELD: Mutex<Option<File>> = Mutex::new(None);
 
 /// The machine that the environment named when this process first opened NVML.
 fn shared() -> Answer<&'static Shared> {
@@ -52,7 +56,10 @@ fn open() -> u32 {
     if let Err(code) = shared() {
         return code;
     }
-    SESSIONS.fetch_add(1, Ordering::Relaxed);
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
+    if SESSIONS.fetch_add(1, Ordering::Relaxed) == 0 {
+        *held = std::env::var_os(MACHINE).and_then(|description| File::open(description).ok());
+    }
     code::SUCCESS
 }
 
@@ -73,7 +80,11 @@ pub extern "C" fn nvmlInitWithFlags(_flags: u32) -> u32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlShutdown() -> u32 {
+    let mut held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     let closed = SESSIONS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |sessions| sessions.checked_sub(1));
+    if closed == Ok(1) {
+        *held = None;
+    }
     if closed.is_ok() { code::SUCCESS } else { code::UNINITIALIZED }
 }
 
