@@ -107,7 +107,7 @@ fn work(connection: &Connection) -> Result<(), RunError> {
     let ToWorker::Warm = connection.receive()? else { return Err(ConnectionError::OutOfTurn.into()) };
     let (batches, first_ns, typical_ns) = warm_up(&mut step, &config)?;
     let mut samples = sample_memory(&config, typical_ns);
-    bridge::reset_peak_memory(device)?;
+    bridge::reset_peak_memory(step.device())?;
     connection.send(&FromWorker::Ready(Ready { digest: config.digest(), batches, first_ns, typical_ns }))?;
 
     let ToWorker::Start { at, count_from } = connection.receive()? else {

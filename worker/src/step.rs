@@ -112,7 +112,7 @@ impl Step {
     pub fn new(workload: &Workload, device: Device, seed: i64) -> Result<Self, StepError> {
         workload.check()?;
         if workload.model.family() == Family::Empty {
-            return Ok(Self { device, work: None });
+            return Ok(Self { device: Device::Cpu, work: None });
         }
         bridge::choose_wait(device, workload.wait)?;
         tch::manual_seed(seed);
@@ -133,7 +133,7 @@ impl Step {
         }
     }
 
-    /// The device it runs on.
+    /// The device it runs on; the CPU where there is no work, since libtorch then never looks at another.
     #[must_use]
     pub fn device(&self) -> Device {
         self.device

@@ -91,3 +91,14 @@ fn fp16_training_finds_a_scale_and_stays_finite() {
         assert!(step.loss_scale().unwrap().unwrap() >= 1.0, "{model}");
     }
 }
+
+#[test]
+#[ignore = "needs a GPU"]
+fn no_work_at_all_asks_nothing_of_the_device() {
+    bridge::load_cuda().unwrap();
+    let workload = Workload::new(Model::Empty, Task::Infer, 1, Precision::Fp32);
+    let mut step = Step::new(&workload, GPU, 1).unwrap();
+    step.run().unwrap();
+    bridge::reset_peak_memory(step.device()).unwrap();
+    assert!(step.memory().unwrap().is_none());
+}
