@@ -131,7 +131,8 @@ fn welcome(clients: &mut JoinSet<()>, stream: UnixStream, queue: &Queue) {
     let (queue, owner) = (queue.clone(), host::owner(peer.uid()));
     clients.spawn(async move {
         if let Err(error) = bus::serve_peer(stream, owner, queue).await {
-            tracing::warn!(%error, "a client's connection failed");
+            // It may leave at any moment, also while its objects are being prepared.
+            tracing::info!(%error, "a client's connection failed");
         }
     });
 }

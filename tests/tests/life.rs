@@ -233,36 +233,35 @@ async fn one_worker_that_dies_fails_its_cohort_and_not_the_job() {
 }
 
 /// A stopped process neither answers nor ends when its connection does.
-#[tokio::test]
-async fn a_worker_that_hangs_is_ended_within_its_limit() {
-    // Stopped when the window is nearly over: its end waits for a report of progress. Stopped in a long one: it stalls.
-    for (suite, words) in [
-        (with("settle", "\"2s\""), "hangs: it reported no progress for 10s"),
-        (endless(), "hangs: no batch completed for 30s"),
-    ] {
-        let stage = stage();
-        let daemon = stage.daemon().await;
-        let job = daemon.submit(&suite.replace("\"time-slice\"\nworkers = 2", "\"exclusive\""), "auto", true).await;
-        let job = job.unwrap();
-        let phase = if suite.contains("10m") { "measuring" } else { "settling" };
-        daemon.wait_for_phase(job, phase, LIMIT).await;
-        let workers = descendants(daemon.pid());
-        signal(&workers[0], Signal::SIGSTOP);
-        eventually(
-            Duration::from_secs(60),
-            || !workers[0].process.is_alive(),
-            || "the stopped worker goes on".to_owned(),
-        )
-        .await;
-        let first = async || number(&daemon.listed(job).await, key::TRIALS_DONE).unwrap() > 0;
-        while !first().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        let outcome = daemon.report(job).await["trials"][0]["outcome"].clone();
-        let reason = outcome["reason"].as_str().unwrap();
-        assert!(reason.ends_with(words), "{reason}");
-        daemon.leave(LIMIT).await;
+async fn stop_a_worker(suite: &str, phase: &str, words: &str) {
+    let stage = stage();
+    let daemon = stage.daemon().await;
+    let job =
+        daemon.submit(&suite.replace("\"time-slice\"\nworkers = 2", "\"exclusive\""), "auto", true).await.unwrap();
+    daemon.wait_for_phase(job, phase, LIMIT).await;
+    let workers = descendants(daemon.pid());
+    signal(&workers[0], Signal::SIGSTOP);
+    all_end(&workers, LIMIT).await;
+    let deadline = tokio::time::Instant::now() + GONE;
+    while number(&daemon.listed(job).await, key::TRIALS_DONE) == Some(0) {
+        assert!(tokio::time::Instant::now() < deadline, "the trial has no record");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let outcome = daemon.report(job).await["trials"][0]["outcome"].clone();
+    let reason = outcome["reason"].as_str().unwrap();
+    assert!(reason.ends_with(words), "{reason}");
+    daemon.leave(LIMIT).await;
+}
+
+/// The window is over before it could stall: its end waits for a report of progress.
+#[tokio::test]
+async fn a_worker_that_stops_in_a_short_window_is_ended() {
+    stop_a_worker(&with("settle", "\"2s\""), "settling", "hangs: it reported no progress for 10s").await;
+}
+
+#[tokio::test]
+async fn a_worker_that_stops_in_a_long_window_is_ended() {
+    stop_a_worker(&endless(), "measuring", "hangs: no batch completed for 30s").await;
 }
 
 #[tokio::test]
