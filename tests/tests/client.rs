@@ -81,7 +81,7 @@ workload = { model = "empty", task = "infer", batch-size = 1 }
 async fn a_one_off_on_the_cpu_is_measured_and_kept() {
     let person = Person::new(Vec::new());
     let quick = [
-        "run", "--local", "--device", "cpu", "--model", "resnet18", "--task", "infer", "--batch", "1", "--window", "3s",
+        "run", "--local", "--device", "cpu", "--model", "resnet18", "--task", "infer", "--batch", "1", "--window", "5s",
     ];
     let (plan, _) = person.check(&[&quick[..], &["--plan"]].concat(), 0);
     assert!(plan.contains("Nothing stands in the way") && plan.contains("1x resnet18 infer b1 fp32"), "{plan}");
