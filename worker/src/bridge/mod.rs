@@ -1,6 +1,6 @@
 //! The safe face of the C++ bridge: what tch lacks, with errors that tell a full memory apart.
 //!
-//! The only module of the worker in which `unsafe` is allowed. C types and raw pointers don't leave it; guards and the
+//! With `proof`, which asks the CUDA driver, the only place of the worker in which `unsafe` is allowed. C types and raw pointers don't leave it; guards and the
 //! optimiser own what they point to. It decides nothing: which precision, rule or wait is used is `step`'s choice.
 #![expect(unsafe_code, reason = "this module wraps libtorch's C++ and the CUDA driver")]
 
