@@ -283,7 +283,7 @@ fn a_mig_device_has_memory_and_activity_of_its_own_and_nothing_else() {
         let mut devices = vec![DeviceUuid::Gpu(gpu.uuid.clone())];
         devices.extend(gpu.instances.value().unwrap().iter().map(|instance| DeviceUuid::Mig(instance.uuid.clone())));
         let sampler = simulation.start(&devices);
-        sleep(100);
+        sleep(400);
         let from = monotonic();
         sleep(1_100);
         let to = monotonic();

@@ -102,7 +102,7 @@ for stage in "${stages[@]}"; do
     "stage_$stage" 2> >(tee -a "$output/$stage.err" >&2) || failed+=("$stage")
     echo "== $stage took $((SECONDS - began)) s"
 done
-cp "$MIGPERF_STATE_DIRECTORY/migperf.sqlite3" "$output/" 2> /dev/null
+cp "$MIGPERF_STATE_DIRECTORY"/migperf.sqlite3* "$output/" 2> /dev/null
 cp "$MIGPERF_STATE_DIRECTORY/migperfd.log" "$output/" 2> /dev/null
 if [ ${#failed[@]} -gt 0 ]; then
     echo "failed: ${failed[*]}"
