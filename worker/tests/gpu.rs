@@ -55,7 +55,9 @@ fn memory_is_counted_and_given_back() {
     assert_eq!(step.memory().unwrap().unwrap().allocated_peak, memory.allocated);
     drop(step);
     bridge::empty_cache(GPU).unwrap();
-    assert!(bridge::memory_stats(GPU).unwrap().unwrap().reserved.0 < 64 << 20);
+    // What cuBLAS and cuDNN work in stays with the process, whatever the tests before this one used.
+    let left = bridge::memory_stats(GPU).unwrap().unwrap().reserved;
+    assert!(left.0 < memory.reserved_peak.0 / 2, "{left:?} of {memory:?}");
 }
 
 #[test]
