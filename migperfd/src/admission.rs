@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use migperf_core::chain::chain;
 use migperf_core::device::{Gpu, Inventory, MigInstance, MigMode, Reading};
 use migperf_core::ids::DeviceUuid;
 use migperf_core::job::Refusal;
@@ -106,10 +107,7 @@ impl Admission {
 pub fn look(nvml: Option<&Path>) -> Inventory {
     match Nvml::open(nvml) {
         Ok(nvml) => nvml.inventory(),
-        Err(error) => {
-            let words = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-            Inventory::unavailable(words.map(ToString::to_string).collect::<Vec<_>>().join(": "))
-        }
+        Err(error) => Inventory::unavailable(chain(&error)),
     }
 }
 

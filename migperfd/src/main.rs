@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use migperf_core::chain::chain;
 use migperfd::peer;
 use migperfd::settings::Arguments;
 use tracing_subscriber::EnvFilter;
@@ -14,9 +15,7 @@ async fn main() -> ExitCode {
     match peer::run(Arguments::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let words = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
-            let words: Vec<String> = words.map(ToString::to_string).collect();
-            tracing::error!("{}", words.join(": "));
+            tracing::error!("{}", chain(&error));
             ExitCode::from(error.exit_code())
         }
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use migperf_core::affinity::{self, Assignment};
+use migperf_core::chain::chain;
 use migperf_core::cohort::{Abort, Action, Cohort, CohortError, CohortResult, Event, Phase};
 use migperf_core::device::{Gpu, GpuProcess, Reading};
 use migperf_core::ids::DeviceUuid;
@@ -397,8 +398,4 @@ async fn stop_sampler(sampler: Sampler) -> (Reading<TelemetrySeries>, Vec<Teleme
         }
         Err(error) => (Reading::Absent(error.to_string()), Vec::new()),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

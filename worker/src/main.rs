@@ -5,6 +5,7 @@ use std::env;
 use std::error::Error;
 use std::process::ExitCode;
 
+use migperf_core::chain::chain;
 use migperf_worker::connection::Connection;
 use migperf_worker::run::{self, RunError};
 use migperf_worker::{bench_command, parity_command};
@@ -27,8 +28,6 @@ fn status<E: Error + 'static>(result: Result<(), E>) -> ExitCode {
 }
 
 fn failed(error: &(dyn Error + 'static)) -> ExitCode {
-    let words: Vec<String> =
-        std::iter::successors(Some(error), |error| (**error).source()).map(ToString::to_string).collect();
-    eprintln!("migperf-worker: {}", words.join(": "));
+    eprintln!("migperf-worker: {}", chain(error));
     ExitCode::FAILURE
 }

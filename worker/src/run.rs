@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use migperf_core::chain::chain;
 use migperf_core::sample::Sample;
 use migperf_core::units::{Bytes, MonotonicNanos};
 use migperf_core::worker_wire::{
@@ -81,10 +82,6 @@ pub fn serve(connection: Connection) -> Result<(), RunError> {
     }
     connection.finish();
     outcome
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn work(connection: &Connection) -> Result<(), RunError> {

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd as StdOwnedFd;
 
+use migperf_core::chain::chain;
 use migperf_core::ids::JobId;
 use migperf_core::job::{JobState, PlanAnswer};
 use migperf_core::record::Owner;
@@ -173,8 +174,8 @@ fn invalid(text: String) -> Error {
     Error::InvalidArgument(text)
 }
 
-fn internal(error: &dyn std::error::Error) -> Error {
-    tracing::error!(%error, "a method failed");
+fn internal(error: &(dyn std::error::Error + 'static)) -> Error {
+    tracing::error!(error = chain(error), "a method failed");
     Error::Internal(error.to_string())
 }
 

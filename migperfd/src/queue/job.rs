@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use migperf_core::chain::chain;
 use migperf_core::cohort::Phase;
 use migperf_core::device::{Gpu, Inventory};
 use migperf_core::ids::JobId;
@@ -81,7 +82,7 @@ pub(super) fn settle(store: &Mutex<Store>, view: &watch::Sender<JobView>, state:
     let id = view.borrow().id;
     let stored = store.lock().unwrap_or_else(PoisonError::into_inner).set_state(id, state, reason, clock::wall());
     if let Err(error) = stored {
-        tracing::error!(job = %id, %error, "a job's state can't be stored");
+        tracing::error!(job = %id, error = chain(&error), "a job's state can't be stored");
     }
     tracing::info!(job = %id, state = state.name(), reason, "job");
     view.send_modify(|view| {
@@ -167,7 +168,7 @@ impl Run {
         });
         let failed = match stored.await {
             Ok(Ok(failed)) => failed,
-            Ok(Err(error)) => return Err((JobState::Failed, format!("a trial can't be stored: {error}"))),
+            Ok(Err(error)) => return Err((JobState::Failed, format!("a trial can't be stored: {}", chain(&error)))),
             Err(error) => return Err((JobState::Failed, error.to_string())),
         };
         self.view.send_modify(|view| {
@@ -217,7 +218,7 @@ impl Run {
             self.check_stop()?;
             match DeviceLock::take(&device) {
                 Ok(lock) => return Ok(lock),
-                Err(error @ LockError::System { .. }) => return Err((JobState::Failed, error.to_string())),
+                Err(error @ LockError::System { .. }) => return Err((JobState::Failed, chain(&error))),
                 Err(error) => {
                     let reason = error.to_string();
                     if self.view.borrow().reason.as_deref() != Some(&reason) {

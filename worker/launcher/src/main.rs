@@ -12,6 +12,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::process::ExitCode;
 
+use migperf_core::chain::chain;
 use migperf_core::worker_wire::{Decoder, FailureKind, Frame, FromWorker, Launch, PROTOCOL, ToWorker, encode, missing};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
@@ -66,10 +67,6 @@ fn main() -> ExitCode {
         let _ = connection().and_then(|mut connection| connection.write_all(&frame));
     }
     ExitCode::FAILURE
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 fn failure(error: &LaunchError) -> FromWorker {
