@@ -23,6 +23,16 @@ pub enum Error {
     NothingToReport(String),
     /// The caller may not.
     NotAuthorized(String),
+    /// No instances can lie so: what conflicts, and the nearest layouts that can.
+    LayoutInfeasible(String),
+    /// Somebody else's process or client holds the GPU: pid, user and program of each.
+    GpuBusy(String),
+    /// A change failed and was undone: the cause. The GPU is as it was before the call.
+    RolledBack(String),
+    /// A change failed, and undoing it too: the cause, what is left, and the commands that an administrator would type.
+    RollbackFailed(String),
+    /// A call to the GPU's driver does not return; nothing is changed there until the machine or its driver is restarted.
+    Quarantined(String),
     /// The daemon failed; its log has the whole chain.
     Internal(String),
 }

@@ -6,6 +6,7 @@
 
 pub mod document;
 pub mod error;
+pub mod helper;
 pub mod names;
 pub mod proxy;
 
