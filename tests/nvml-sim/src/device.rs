@@ -7,6 +7,7 @@ use sim_machine::catalog::Generation;
 use sim_machine::machine::{ComputeSetting, Machine};
 use sim_machine::state::State;
 
+use crate::fault::begin;
 use crate::handle::{Device, Gpu, Target, ask_device, ask_gpu, gpu};
 use crate::session::ask;
 use crate::text::{Buffer, fill, put};
@@ -14,11 +15,13 @@ use crate::{Answer, code, store};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetCount_v2(count: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetCount_v2");
     store(count, ask(|machine, _| u32::try_from(machine.gpus.len()).map_err(|_| code::UNKNOWN)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: u32, device: Option<&mut Device>) -> u32 {
+    begin!("nvmlDeviceGetHandleByIndex_v2");
     store(
         device,
         ask(|machine, state| match gpu(machine, state, index as usize)? {
@@ -49,6 +52,7 @@ fn by_uuid(machine: &Machine, state: &State, uuid: &str) -> Answer<Device> {
 /// `uuid` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: Option<&mut Device>) -> u32 {
+    begin!("nvmlDeviceGetHandleByUUID");
     if uuid.is_null() {
         return code::INVALID_ARGUMENT;
     }
@@ -62,6 +66,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
 /// The buffer has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetName(device: Device, name: Buffer, length: u32) -> u32 {
+    begin!("nvmlDeviceGetName");
     let text = ask_device(device, |Target { gpu, instance }| {
         let product = &gpu.model().product_name;
         Ok(match instance {
@@ -77,6 +82,7 @@ pub unsafe extern "C" fn nvmlDeviceGetName(device: Device, name: Buffer, length:
 /// The buffer has `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(device: Device, uuid: Buffer, length: u32) -> u32 {
+    begin!("nvmlDeviceGetUUID");
     let text = ask_device(device, |Target { gpu, instance }| {
         Ok(instance.map_or_else(|| gpu.description.uuid(gpu.index), |(_, ci)| ci.uuid.clone()))
     });
@@ -90,16 +96,19 @@ fn index(gpu: Gpu<'_>) -> Answer<u32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetIndex(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetIndex");
     store(into, ask_device(device, |target| index(target.gpu)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMinorNumber(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetMinorNumber");
     store(into, ask_gpu(device, code::INVALID_ARGUMENT, index))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, into: Option<&mut nvmlPciInfo_t>) -> u32 {
+    begin!("nvmlDeviceGetPciInfo_v3");
     store(
         into,
         ask_device(device, |target| {
@@ -123,6 +132,7 @@ pub extern "C" fn nvmlDeviceGetPciInfo_v3(device: Device, into: Option<&mut nvml
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetArchitecture(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetArchitecture");
     store(
         into,
         ask_device(device, |target| {
@@ -141,6 +151,7 @@ pub extern "C" fn nvmlDeviceGetCudaComputeCapability(
     major: Option<&mut u32>,
     minor: Option<&mut u32>,
 ) -> u32 {
+    begin!("nvmlDeviceGetCudaComputeCapability");
     let answer = ask_device(device, |target| Ok(target.gpu.model().compute_capability()));
     match store(major, answer.map(|(major, _)| major)) {
         code::SUCCESS => store(minor, answer.map(|(_, minor)| minor)),
@@ -150,11 +161,13 @@ pub extern "C" fn nvmlDeviceGetCudaComputeCapability(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetNumGpuCores(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetNumGpuCores");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, |gpu| Ok(gpu.model().cores())))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetComputeMode(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetComputeMode");
     store(
         into,
         ask_device(device, |target| {
@@ -169,10 +182,12 @@ pub extern "C" fn nvmlDeviceGetComputeMode(device: Device, into: Option<&mut u32
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPersistenceMode(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetPersistenceMode");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, |_| Ok(1)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetVirtualizationMode(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetVirtualizationMode");
     store(into, ask_device(device, |target| Ok(target.gpu.description.virtualization)))
 }

@@ -4,6 +4,7 @@ use nvml_wrapper_sys::bindings::{nvmlGpmMetricsGet_t, nvmlGpmSupport_t};
 use sim_machine::catalog::Generation;
 use sim_machine::shared::now_ns;
 
+use crate::fault::begin;
 use crate::handle::{Device, Gpu, ask_gpu};
 use crate::{Answer, code, store};
 
@@ -27,6 +28,7 @@ fn supported(gpu: Gpu<'_>) -> Answer<()> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, into: Option<&mut nvmlGpmSupport_t>) -> u32 {
+    begin!("nvmlGpmQueryDeviceSupport");
     let Some(into) = into else { return code::INVALID_ARGUMENT };
     let answer = ask_gpu(device, code::INVALID_ARGUMENT, |gpu| Ok(u32::from(supported(gpu).is_ok())));
     store(Some(&mut into.isSupportedDevice), answer)
@@ -34,16 +36,19 @@ pub extern "C" fn nvmlGpmQueryDeviceSupport(device: Device, into: Option<&mut nv
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmQueryIfStreamingEnabled(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlGpmQueryIfStreamingEnabled");
     store(into, ask_gpu(device, code::INVALID_ARGUMENT, |gpu| supported(gpu).map(|()| 0)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmSampleAlloc(sample: Option<&mut *mut Sample>) -> u32 {
+    begin!("nvmlGpmSampleAlloc");
     store(sample, Ok(Box::into_raw(Box::default())))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmSampleFree(sample: Option<Box<Sample>>) -> u32 {
+    begin!("nvmlGpmSampleFree");
     if sample.is_some() { code::SUCCESS } else { code::INVALID_ARGUMENT }
 }
 
@@ -59,11 +64,13 @@ fn read(device: Device, instance: Option<u32>, sample: Option<&mut Sample>) -> u
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmSampleGet(device: Device, sample: Option<&mut Sample>) -> u32 {
+    begin!("nvmlGpmSampleGet");
     read(device, None, sample)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpmMigSampleGet(device: Device, instance: u32, sample: Option<&mut Sample>) -> u32 {
+    begin!("nvmlGpmMigSampleGet");
     read(device, Some(instance), sample)
 }
 
@@ -82,6 +89,7 @@ fn activity(earlier: &Sample, later: &Sample) -> Answer<f64> {
 /// The samples in the request are null or of [`nvmlGpmSampleAlloc`] and not freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlGpmMetricsGet(request: Option<&mut nvmlGpmMetricsGet_t>) -> u32 {
+    begin!("nvmlGpmMetricsGet");
     let Some(request) = request else { return code::INVALID_ARGUMENT };
     if request.version != 1 {
         return code::ARGUMENT_VERSION_MISMATCH;
@@ -102,5 +110,6 @@ pub unsafe extern "C" fn nvmlGpmMetricsGet(request: Option<&mut nvmlGpmMetricsGe
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlEventSetFree(_set: usize) -> u32 {
+    begin!("nvmlEventSetFree");
     code::NOT_SUPPORTED
 }

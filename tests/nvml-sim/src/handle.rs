@@ -2,7 +2,7 @@
 
 use sim_machine::catalog::Model;
 use sim_machine::machine::{GpuDescription, Machine};
-use sim_machine::state::{ComputeInstance, GpuState, Instance, State};
+use sim_machine::state::{self, GpuState, Instance, State};
 
 use crate::session::ask;
 use crate::{Answer, code};
@@ -17,9 +17,15 @@ pub struct Device(usize);
 #[repr(transparent)]
 pub struct GpuInstance(usize);
 
+/// A compute instance.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct ComputeInstance(usize);
+
 const DEVICE: usize = 0x4e56_0000;
 const MIG_DEVICE: usize = 0x4e57_0000_0000;
 const INSTANCE: usize = 0x4e58_0000;
+const COMPUTE_INSTANCE: usize = 0x4e59_0000_0000;
 
 impl Device {
     pub(crate) fn gpu(index: usize) -> Self {
@@ -49,8 +55,25 @@ impl GpuInstance {
         Self(INSTANCE | gpu << 8 | id as usize)
     }
 
+    pub(crate) fn number(self) -> usize {
+        self.0
+    }
+
     fn parts(self) -> Option<(usize, u32)> {
         (self.0 & !0xffff == INSTANCE).then(|| Some((self.0 >> 8 & 0xff, u32::try_from(self.0 & 0xff).ok()?)))?
+    }
+}
+
+impl ComputeInstance {
+    pub(crate) fn new(gpu: usize, gi: u32, ci: u32) -> Self {
+        Self(COMPUTE_INSTANCE | gpu << 16 | (gi as usize) << 8 | ci as usize)
+    }
+
+    /// The GPU instance that it lies in, and its id there.
+    fn parts(self) -> Option<(GpuInstance, u32)> {
+        let id = |shift: usize| u32::try_from(self.0 >> shift & 0xff).ok();
+        let is_one = self.0 & !0x00ff_ffff == COMPUTE_INSTANCE;
+        is_one.then(|| Some((GpuInstance::new(self.0 >> 16 & 0xff, id(8)?), id(0)?)))?
     }
 }
 
@@ -73,7 +96,7 @@ impl Gpu<'_> {
 pub(crate) struct Target<'a> {
     pub(crate) gpu: Gpu<'a>,
     /// Of a MIG device.
-    pub(crate) instance: Option<(&'a Instance, &'a ComputeInstance)>,
+    pub(crate) instance: Option<(&'a Instance, &'a state::ComputeInstance)>,
 }
 
 impl<'a> Target<'a> {
@@ -122,5 +145,17 @@ pub(crate) fn ask_instance<T>(handle: GpuInstance, question: impl Fn(Gpu<'_>, &I
     let (index, id) = handle.parts().ok_or(code::INVALID_ARGUMENT)?;
     ask_gpu(Device::gpu(index), code::INVALID_ARGUMENT, |gpu| {
         question(gpu, gpu.state.instance(id).ok_or(code::INVALID_ARGUMENT)?)
+    })
+}
+
+/// Asks a compute instance something.
+pub(crate) fn ask_compute<T>(
+    handle: ComputeInstance,
+    question: impl Fn(Gpu<'_>, &Instance, &state::ComputeInstance) -> Answer<T>,
+) -> Answer<T> {
+    let (instance, id) = handle.parts().ok_or(code::INVALID_ARGUMENT)?;
+    ask_instance(instance, |gpu, instance| {
+        let compute = instance.compute.iter().find(|compute| compute.id == id).ok_or(code::INVALID_ARGUMENT)?;
+        question(gpu, instance, compute)
     })
 }

@@ -1,4 +1,4 @@
-//! What MIG is on a GPU: the mode, the profiles, and the instances that exist. Nothing here changes any.
+//! What MIG is on a GPU: the mode, the profiles, and the GPU instances that exist. Nothing here changes any.
 
 use std::ptr::NonNull;
 
@@ -9,12 +9,14 @@ use nvml_wrapper_sys::bindings::{
 use sim_machine::catalog::{PROFILE_CONSTANTS, Profile};
 use sim_machine::machine::MigSetting;
 
+use crate::fault::begin;
 use crate::handle::{Device, Gpu, GpuInstance, ask_device, ask_gpu, ask_instance};
 use crate::text::fill;
 use crate::{Answer, code, store};
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMigMode(device: Device, current: Option<&mut u32>, pending: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetMigMode");
     let answer = ask_gpu(device, code::INVALID_ARGUMENT, |gpu| gpu.state.mig.ok_or(code::NOT_SUPPORTED));
     match store(current, answer.map(|(current, _)| u32::from(current))) {
         code::SUCCESS => store(pending, answer.map(|(_, pending)| u32::from(pending))),
@@ -24,11 +26,13 @@ pub extern "C" fn nvmlDeviceGetMigMode(device: Device, current: Option<&mut u32>
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceIsMigDeviceHandle(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceIsMigDeviceHandle");
     store(into, ask_device(device, |target| Ok(u32::from(target.instance.is_some()))))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetMaxMigDeviceCount");
     store(
         into,
         ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
@@ -39,6 +43,7 @@ pub extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: Device, into: Option<&m
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: u32, into: Option<&mut Device>) -> u32 {
+    begin!("nvmlDeviceGetMigDeviceHandleByIndex");
     store(
         into,
         ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
@@ -50,6 +55,7 @@ pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(device: Device, index: u32
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Device, into: Option<&mut Device>) -> u32 {
+    begin!("nvmlDeviceGetDeviceHandleFromMigDeviceHandle");
     store(
         into,
         ask_device(device, |target| match target.instance {
@@ -61,18 +67,21 @@ pub extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(device: Device, i
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetGpuInstanceId(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetGpuInstanceId");
     let id = ask_device(device, |target| target.instance.map(|(gi, _)| gi.id).ok_or(code::INVALID_ARGUMENT));
     store(into, id)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetComputeInstanceId(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetComputeInstanceId");
     let id = ask_device(device, |target| target.instance.map(|(_, ci)| ci.id).ok_or(code::INVALID_ARGUMENT));
     store(into, id)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetAttributes_v2(device: Device, into: Option<&mut nvmlDeviceAttributes_t>) -> u32 {
+    begin!("nvmlDeviceGetAttributes_v2");
     store(
         into,
         ask_device(device, |target| {
@@ -112,6 +121,7 @@ pub extern "C" fn nvmlDeviceGetGpuInstanceProfileInfo(
     constant: u32,
     into: Option<&mut nvmlGpuInstanceProfileInfo_t>,
 ) -> u32 {
+    begin!("nvmlDeviceGetGpuInstanceProfileInfo");
     store(
         into,
         ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
@@ -139,6 +149,7 @@ pub extern "C" fn nvmlDeviceGetGpuInstanceProfileInfoV(
     constant: u32,
     into: Option<&mut nvmlGpuInstanceProfileInfo_v2_t>,
 ) -> u32 {
+    begin!("nvmlDeviceGetGpuInstanceProfileInfoV");
     let Some(into) = into else { return code::INVALID_ARGUMENT };
     if into.version != version::<nvmlGpuInstanceProfileInfo_v2_t>(2) {
         return code::ARGUMENT_VERSION_MISMATCH;
@@ -178,6 +189,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuInstancePossiblePlacements_v2(
     placements: Option<NonNull<nvmlGpuInstancePlacement_t>>,
     count: Option<&mut u32>,
 ) -> u32 {
+    begin!("nvmlDeviceGetGpuInstancePossiblePlacements_v2");
     let answer = ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
         let slots = by_id(gpu, profile)?.placements.iter();
         Ok(slots.map(|slot| nvmlGpuInstancePlacement_t { start: slot.start, size: slot.size }).collect::<Vec<_>>())
@@ -222,25 +234,11 @@ pub extern "C" fn nvmlDeviceGetGpuInstanceRemainingCapacity(
     profile: u32,
     into: Option<&mut u32>,
 ) -> u32 {
-    store(into, ask_gpu(device, code::INVALID_ARGUMENT, |gpu| Ok(remaining(gpu, by_id(gpu, profile)?))))
-}
-
-/// How many more instances of a profile fit, given where those that exist lie and the engines they hold.
-fn remaining(gpu: Gpu<'_>, profile: &Profile) -> u32 {
-    let mut taken: Vec<_> = gpu.state.instances.iter().map(sim_machine::state::Instance::slot).collect();
-    let existing = gpu.state.instances.iter().filter(|instance| instance.profile == profile.name);
-    let mut left = profile.max_instances.saturating_sub(u32::try_from(existing.count()).unwrap_or(u32::MAX));
-    let mut fit = 0;
-    for slot in &profile.placements {
-        let free =
-            taken.iter().all(|other| slot.start + slot.size <= other.start || other.start + other.size <= slot.start);
-        if free && left > 0 {
-            taken.push(*slot);
-            left -= 1;
-            fit += 1;
-        }
-    }
-    fit
+    begin!("nvmlDeviceGetGpuInstanceRemainingCapacity");
+    store(
+        into,
+        ask_gpu(device, code::INVALID_ARGUMENT, |gpu| Ok(gpu.state.remaining(gpu.model(), by_id(gpu, profile)?))),
+    )
 }
 
 /// # Safety
@@ -252,6 +250,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuInstances(
     instances: Option<NonNull<GpuInstance>>,
     count: Option<&mut u32>,
 ) -> u32 {
+    begin!("nvmlDeviceGetGpuInstances");
     let answer = ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
         let name = &by_id(gpu, profile)?.name;
         let found = gpu.state.instances.iter().filter(|instance| instance.profile == *name);
@@ -266,6 +265,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuInstances(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetGpuInstanceById(device: Device, id: u32, into: Option<&mut GpuInstance>) -> u32 {
+    begin!("nvmlDeviceGetGpuInstanceById");
     store(
         into,
         ask_gpu(device, code::INVALID_ARGUMENT, |gpu| {
@@ -276,6 +276,7 @@ pub extern "C" fn nvmlDeviceGetGpuInstanceById(device: Device, id: u32, into: Op
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlGpuInstanceGetInfo(instance: GpuInstance, into: Option<&mut nvmlGpuInstanceInfo_t>) -> u32 {
+    begin!("nvmlGpuInstanceGetInfo");
     store(
         into,
         ask_instance(instance, |gpu, instance| {

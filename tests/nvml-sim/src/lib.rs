@@ -1,5 +1,4 @@
-//! NVML's C interface over a simulated machine: the read-only part, with the return codes that a driver of release 580
-//! gives. See `sim-machine` for how a machine is described.
+//! NVML's C interface over a simulated machine: with the return codes that a driver of release 580 gives. See `sim-machine` for how a machine is described.
 //!
 //! It says SIMULATED in the versions of the driver and of NVML. Functions take nullable references where NVML's take
 //! pointers to single values, which is the same to a C caller; only text and arrays are raw.
@@ -7,7 +6,9 @@
 #![expect(unsafe_code, reason = "a C interface")]
 #![expect(unreachable_pub, reason = "exported to C")]
 
+mod change;
 mod device;
+mod fault;
 mod gpm;
 mod handle;
 mod instances;
@@ -22,6 +23,7 @@ mod code {
     pub(crate) const UNINITIALIZED: u32 = 1;
     pub(crate) const INVALID_ARGUMENT: u32 = 2;
     pub(crate) const NOT_SUPPORTED: u32 = 3;
+    pub(crate) const NO_PERMISSION: u32 = 4;
     pub(crate) const NOT_FOUND: u32 = 6;
     pub(crate) const INSUFFICIENT_SIZE: u32 = 7;
     pub(crate) const GPU_IS_LOST: u32 = 15;

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use nvml_wrapper_sys::bindings::nvmlProcessInfo_t;
 use sim_machine::state::Role;
 
+use crate::fault::begin;
 use crate::handle::{Device, Target, ask_device};
 use crate::instances::put_array;
 use crate::{Answer, code};
@@ -66,6 +67,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     count: Option<&mut u32>,
     infos: Option<NonNull<nvmlProcessInfo_t>>,
 ) -> u32 {
+    begin!("nvmlDeviceGetComputeRunningProcesses_v3");
     // SAFETY: the caller's promise is this function's.
     unsafe { put(infos, count, device, List::Compute) }
 }
@@ -78,6 +80,7 @@ pub unsafe extern "C" fn nvmlDeviceGetGraphicsRunningProcesses_v3(
     count: Option<&mut u32>,
     infos: Option<NonNull<nvmlProcessInfo_t>>,
 ) -> u32 {
+    begin!("nvmlDeviceGetGraphicsRunningProcesses_v3");
     // SAFETY: the caller's promise is this function's.
     unsafe { put(infos, count, device, List::Graphics) }
 }
@@ -90,6 +93,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMPSComputeRunningProcesses_v3(
     count: Option<&mut u32>,
     infos: Option<NonNull<nvmlProcessInfo_t>>,
 ) -> u32 {
+    begin!("nvmlDeviceGetMPSComputeRunningProcesses_v3");
     // SAFETY: the caller's promise is this function's.
     unsafe { put(infos, count, device, List::Mps) }
 }

@@ -6,6 +6,7 @@ use std::ptr::NonNull;
 use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlUtilization_t, nvmlValue_t};
 use sim_machine::shared::now_ns;
 
+use crate::fault::begin;
 use crate::handle::{Device, Gpu, Target, ask_device, ask_gpu};
 use crate::instances::version;
 use crate::{Answer, code, store};
@@ -31,6 +32,7 @@ fn memory(target: Target<'_>) -> Answer<(u64, u64, u64)> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, into: Option<&mut nvmlMemory_t>) -> u32 {
+    begin!("nvmlDeviceGetMemoryInfo");
     let answer = ask_device(device, memory);
     // The first version counts what is reserved as used.
     let answer = answer.map(|(total, reserved, used)| nvmlMemory_t {
@@ -43,6 +45,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo(device: Device, into: Option<&mut nvml
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: Device, into: Option<&mut nvmlMemory_v2_t>) -> u32 {
+    begin!("nvmlDeviceGetMemoryInfo_v2");
     match into {
         Some(into) if into.version == version::<nvmlMemory_v2_t>(2) => {
             let version = into.version;
@@ -66,6 +69,7 @@ fn power(device: Device) -> Answer<u32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPowerUsage(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetPowerUsage");
     store(into, power(device))
 }
 
@@ -75,6 +79,7 @@ fn energy(device: Device) -> Answer<u64> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: Device, into: Option<&mut u64>) -> u32 {
+    begin!("nvmlDeviceGetTotalEnergyConsumption");
     store(into, energy(device))
 }
 
@@ -86,16 +91,19 @@ fn power_limit(gpu: Gpu<'_>) -> Answer<u32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetEnforcedPowerLimit(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetEnforcedPowerLimit");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, power_limit))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPowerManagementLimit(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetPowerManagementLimit");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, power_limit))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetUtilizationRates(device: Device, into: Option<&mut nvmlUtilization_t>) -> u32 {
+    begin!("nvmlDeviceGetUtilizationRates");
     store(
         into,
         ask_gpu(device, code::NOT_SUPPORTED, |gpu| {
@@ -122,6 +130,7 @@ fn clock(kind: u32) -> Answer<u32> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetClockInfo(device: Device, kind: u32, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetClockInfo");
     store(
         into,
         ask_gpu(device, code::NOT_SUPPORTED, |gpu| {
@@ -133,11 +142,13 @@ pub extern "C" fn nvmlDeviceGetClockInfo(device: Device, kind: u32, into: Option
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMaxClockInfo(device: Device, kind: u32, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetMaxClockInfo");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, |_| clock(kind)))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: u32, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetTemperature");
     let answer = ask_gpu(device, code::NOT_SUPPORTED, |gpu| match sensor {
         0 => Ok(30 + gpu.state.power_mw(gpu.description) / 15_000),
         _ => Err(code::INVALID_ARGUMENT),
@@ -147,17 +158,20 @@ pub extern "C" fn nvmlDeviceGetTemperature(device: Device, sensor: u32, into: Op
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetCurrentClocksThrottleReasons(device: Device, into: Option<&mut u64>) -> u32 {
+    begin!("nvmlDeviceGetCurrentClocksThrottleReasons");
     let answer = ask_gpu(device, code::NOT_SUPPORTED, |gpu| Ok(u64::from(gpu.state.contexts.is_empty())));
     store(into, answer)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(device: Device, into: Option<&mut u64>) -> u32 {
+    begin!("nvmlDeviceGetCurrentClocksEventReasons");
     nvmlDeviceGetCurrentClocksThrottleReasons(device, into)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetPerformanceState(device: Device, into: Option<&mut u32>) -> u32 {
+    begin!("nvmlDeviceGetPerformanceState");
     store(into, ask_gpu(device, code::NOT_SUPPORTED, |_| Ok(0)))
 }
 
@@ -184,6 +198,7 @@ pub unsafe extern "C" fn nvmlDeviceGetFieldValues(
     count: i32,
     values: Option<NonNull<nvmlFieldValue_t>>,
 ) -> u32 {
+    begin!("nvmlDeviceGetFieldValues");
     let (Some(values), Ok(count @ 1..)) = (values, usize::try_from(count)) else { return code::INVALID_ARGUMENT };
     if let Err(code) = ask_device(device, |_| Ok(())) {
         return code;

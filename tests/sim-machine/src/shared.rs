@@ -10,6 +10,7 @@ use std::time::Duration;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 
+use crate::files::{self, Start};
 use crate::machine::{Machine, MachineError};
 use crate::state::State;
 
@@ -111,15 +112,37 @@ impl Shared {
         let mut cache = self.lock();
         let _lock = self.path.as_deref().map(lock_file).transpose()?;
         self.refresh(&mut cache)?;
+        let started = if cache.is_none() { Some(Start::Boot) } else { None };
         let (_, mut state) = cache.take().unwrap_or_else(|| (Version::default(), State::boot(&self.machine, now_ns())));
         state.advance(&self.machine, now_ns());
+        let before = files::divided(&state);
         let result = change(&self.machine, &mut state);
         let version = match &self.path {
-            Some(path) => write(path, &state).map_err(|source| SharedError::State { path: path.clone(), source })?,
+            Some(path) => {
+                let failed = |source| SharedError::State { path: path.clone(), source };
+                if let Some(start) = started {
+                    files::start(path, &self.machine, start).map_err(failed)?;
+                }
+                if started.is_some() || files::divided(&state) != before {
+                    files::capabilities(path, &state).map_err(failed)?;
+                }
+                write(path, &state).map_err(failed)?
+            }
             None => Version::default(),
         };
         *cache = Some((version, state));
         Ok(result)
+    }
+
+    /// Restarts the machine, or only its driver: nothing that was created is there any more. Processes that go on have
+    /// nothing open there.
+    ///
+    /// # Errors
+    /// If the state's file cannot be used.
+    pub fn restart(&self, start: Start) -> Result<(), SharedError> {
+        self.update(|machine, state| *state = state.restarted(machine, now_ns()))?;
+        let Some(path) = &self.path else { return Ok(()) };
+        files::start(path, &self.machine, start).map_err(|source| SharedError::State { path: path.clone(), source })
     }
 
     /// Reads the file again if it is another than the one in the cache; a missing one is a machine that is off.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::{Profile, Slot};
 use crate::machine::{GpuDescription, Machine, MigSetting};
+use crate::mig::compute_starts;
 use crate::process::Process;
 
 /// The energy counter steps this often, in nanoseconds (seen on an H200).
@@ -18,6 +19,17 @@ pub struct State {
     pub gpus: Vec<GpuState>,
     /// NVML calls do not return while this is set.
     pub stalled: bool,
+    /// Processes that have NVML open.
+    pub clients: Vec<Client>,
+    /// Compute instances that were ever created.
+    pub(crate) births: u64,
+}
+
+/// A process that has NVML open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// Whose it is.
+    pub process: Process,
 }
 
 /// One GPU.
@@ -57,6 +69,8 @@ pub struct ComputeInstance {
     pub id: u32,
     /// Compute slices.
     pub slices: u32,
+    /// The first of them within the GPU instance.
+    pub start: u32,
     /// `MIG-…`.
     pub uuid: String,
 }
@@ -100,17 +114,19 @@ impl State {
     #[must_use]
     pub fn boot(machine: &Machine, now_ns: u64) -> Self {
         let gpus = machine.gpus.iter().enumerate().map(|(index, gpu)| GpuState::boot(gpu, index, now_ns)).collect();
-        Self { gpus, stalled: false }
+        Self { gpus, stalled: false, clients: Vec::new(), births: 0 }
     }
 
-    /// Whether a context belongs to a process that has ended.
+    /// Whether a context or an open NVML belongs to a process that has ended.
     #[must_use]
     pub fn has_dead(&self) -> bool {
-        self.gpus.iter().flat_map(|gpu| &gpu.contexts).any(|context| !context.process.is_alive())
+        let contexts = self.gpus.iter().flat_map(|gpu| &gpu.contexts).map(|context| context.process);
+        contexts.chain(self.clients.iter().map(|client| client.process)).any(|process| !process.is_alive())
     }
 
     /// Brings the sums up to now and forgets ended processes: to be called before every change.
     pub fn advance(&mut self, machine: &Machine, now_ns: u64) {
+        self.clients.retain(|client| client.process.is_alive());
         for (gpu, description) in self.gpus.iter_mut().zip(&machine.gpus) {
             gpu.advance(description, now_ns);
             gpu.contexts.retain(|context| context.process.is_alive());
@@ -145,23 +161,16 @@ impl GpuState {
         let model = gpu.model();
         let instances = gpu.instances.iter().map(|described| {
             let slot = described.slot(model).expect("checked when the description was read");
-            let slices = model.profile(&described.profile).map_or(0, |profile| profile.compute_slices);
+            let profile = model.profile(&described.profile).expect("checked when the description was read");
             let id = model.instance_id(slot);
-            let compute = described.compute.clone().unwrap_or_else(|| vec![slices]);
-            Instance {
-                id,
-                profile: described.profile.clone(),
-                start: slot.start,
-                size: slot.size,
-                compute: (0..)
-                    .zip(compute)
-                    .map(|(ci, slices)| {
-                        let seed = format!("{} gi {id} ci {ci} of {now_ns}", gpu.uuid(index));
-                        ComputeInstance { id: ci, slices, uuid: format!("MIG-{}", uuid(&seed)) }
-                    })
-                    .collect(),
-                busy_ns: 0.0,
+            let compute = described.compute.clone().unwrap_or_else(|| vec![profile.compute_slices]);
+            let starts = compute_places(profile.compute_slices, &compute);
+            let mut instance = Instance::new(id, profile, slot);
+            for ((ci, slices), start) in (0..).zip(compute).zip(starts) {
+                let seed = format!("{} gi {id} ci {ci} of {now_ns}", gpu.uuid(index));
+                instance.compute.push(ComputeInstance { id: ci, slices, start, uuid: format!("MIG-{}", uuid(&seed)) });
             }
+            instance
         });
         Self {
             lost: false,
@@ -283,7 +292,34 @@ impl GpuState {
     }
 }
 
+/// Where compute instances of so many slices lie together: the largest are placed first.
+fn compute_places(whole: u32, slices: &[u32]) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..slices.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(slices[*at]));
+    let mut places = vec![0; slices.len()];
+    let mut taken: Vec<(u32, u32)> = Vec::new();
+    for at in order {
+        let free = |start: &u32| taken.iter().all(|(from, to)| start + slices[at] <= *from || *to <= *start);
+        places[at] = compute_starts(whole, slices[at]).into_iter().find(free).unwrap_or(0);
+        taken.push((places[at], places[at] + slices[at]));
+    }
+    places
+}
+
+impl ComputeInstance {
+    /// Its compute slices.
+    #[must_use]
+    pub fn slot(&self) -> Slot {
+        Slot { start: self.start, size: self.slices }
+    }
+}
+
 impl Instance {
+    pub(crate) fn new(id: u32, profile: &Profile, slot: Slot) -> Self {
+        let (profile, compute) = (profile.name.clone(), Vec::new());
+        Self { id, profile, start: slot.start, size: slot.size, compute, busy_ns: 0.0 }
+    }
+
     /// Its memory slices.
     #[must_use]
     pub fn slot(&self) -> Slot {
