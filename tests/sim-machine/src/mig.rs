@@ -91,10 +91,12 @@ pub fn compute_starts(whole: u32, slices: u32) -> Vec<u32> {
     (0..whole).step_by(step).filter(|start| start + slices <= whole).collect()
 }
 
-/// The compute instance profiles of a GPU instance: id and slices.
+/// The compute instance profiles of a GPU instance: id and slices. A 4g offers no 3c (captures).
 #[must_use]
 pub fn compute_profiles(profile: &Profile) -> Vec<(u32, u32)> {
-    (0..).zip(COMPUTE_SLICES).filter(|(_, slices)| *slices <= profile.compute_slices).collect()
+    let whole = profile.compute_slices;
+    let is_offered = |(_, slices): &(u32, u32)| *slices <= whole && (*slices, whole) != (3, 4);
+    (0..).zip(COMPUTE_SLICES).filter(is_offered).collect()
 }
 
 impl GpuState {
