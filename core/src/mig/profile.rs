@@ -124,6 +124,18 @@ impl Profile {
         self.compute
     }
 
+    /// The profile of the GPU instance: `3g.20gb` for `1c.3g.20gb`.
+    #[must_use]
+    pub fn whole(&self) -> Self {
+        Self { compute: self.slices, ..self.clone() }
+    }
+
+    /// The profile of a compute instance of so many slices in this GPU instance; none if it has fewer.
+    #[must_use]
+    pub fn part(&self, compute: u32) -> Option<Self> {
+        (1..=self.slices).contains(&compute).then(|| Self { compute, ..self.clone() })
+    }
+
     /// Whether this name, perhaps portable, stands for the profile that a device calls `device`: the same slices and
     /// marks, and the same size unless this name leaves it out.
     #[must_use]
