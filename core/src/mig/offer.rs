@@ -7,6 +7,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::mig::compute::ComputeOffer;
 use crate::mig::profile::Profile;
 
 /// Where a GPU instance lies: memory slots, as NVML counts them.
@@ -21,7 +22,7 @@ pub struct Placement {
 
 impl Placement {
     /// A bit for each slot. No device has 128: a placement beyond them takes all, so that nothing goes beside it.
-    fn slots(self) -> u128 {
+    pub(super) fn slots(self) -> u128 {
         let upto = |slot: u32| 1_u128.checked_shl(slot).map(|bit| bit - 1);
         match (upto(self.start), self.start.checked_add(self.size).and_then(upto)) {
             (Some(before), Some(within)) => within & !before,
@@ -36,6 +37,10 @@ impl Placement {
 pub struct Engines(pub [u32; 5]);
 
 impl Engines {
+    fn minus(self, other: Self) -> Self {
+        Self(std::array::from_fn(|kind| self.0[kind].saturating_sub(other.0[kind])))
+    }
+
     fn plus(self, other: Self) -> Self {
         Self(std::array::from_fn(|kind| self.0[kind].saturating_add(other.0[kind])))
     }
@@ -61,6 +66,9 @@ pub struct Offer {
     pub placements: Vec<Placement>,
     /// Engines that one instance takes.
     pub engines: Engines,
+    /// What such a GPU instance offers in its turn; empty: not known, since no such instance exists that could be asked.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub compute: Vec<ComputeOffer>,
 }
 
 /// A GPU instance at its place.
@@ -133,13 +141,13 @@ impl Offers {
             })
     }
 
-    fn offer_at(&self, placed: &Placed) -> Option<usize> {
+    pub(super) fn offer_at(&self, placed: &Placed) -> Option<usize> {
         self.offers
             .iter()
             .position(|offer| offer.profile == placed.profile && offer.placements.contains(&placed.placement))
     }
 
-    fn occupancy(&self, there: &[Placed]) -> Occupancy {
+    pub(super) fn occupancy(&self, there: &[Placed]) -> Occupancy {
         let mut occupancy = Occupancy { slots: 0, engines: Engines::default(), of_offer: vec![0; self.offers.len()] };
         for placed in there {
             match self.offer_at(placed) {
@@ -150,7 +158,7 @@ impl Offers {
         occupancy
     }
 
-    fn fits(&self, occupancy: &Occupancy, at: usize, placement: Placement) -> bool {
+    pub(super) fn fits(&self, occupancy: &Occupancy, at: usize, placement: Placement) -> bool {
         let offer = &self.offers[at];
         occupancy.slots & placement.slots() == 0
             && occupancy.of_offer[at] < offer.most
@@ -170,19 +178,15 @@ impl Offers {
     }
 
     /// Whether the sums of slots and engines leave room for more instances: where they don't, no search is needed.
-    #[must_use]
-    pub fn may_hold(&self, there: &[Placed], more: &[&Offer]) -> bool {
-        let ends = self
-            .offers
-            .iter()
-            .flat_map(|offer| &offer.placements)
-            .map(|placement| placement.start.saturating_add(placement.size));
-        let total = ends.max().unwrap_or(0);
-        let taken: u64 = there.iter().map(|placed| u64::from(placed.placement.size)).sum();
-        let wanted: u64 =
-            more.iter().filter_map(|offer| offer.placements.first()).map(|placement| u64::from(placement.size)).sum();
-        let engines = more.iter().fold(self.occupancy(there).engines, |sum, offer| sum.plus(offer.engines));
-        taken + wanted <= u64::from(total) && engines.fits(self.pool)
+    pub(super) fn may_hold(&self, occupancy: &Occupancy, more: impl Iterator<Item = usize>) -> bool {
+        let ends = self.offers.iter().flat_map(|offer| &offer.placements);
+        let total = ends.map(|placement| placement.start.saturating_add(placement.size)).max().unwrap_or(0);
+        let (mut taken, mut engines) = (occupancy.slots.count_ones(), occupancy.engines);
+        for offer in more.map(|at| &self.offers[at]) {
+            taken += offer.placements.first().map_or(0, |placement| placement.size);
+            engines = engines.plus(offer.engines);
+        }
+        taken <= total && engines.fits(self.pool)
     }
 
     /// Where an instance can be created beside others, the kindest place first: the one that leaves the most
@@ -190,15 +194,21 @@ impl Offers {
     #[must_use]
     pub fn places(&self, there: &[Placed], offer: &Offer) -> Vec<Placed> {
         let Some(at) = self.offers.iter().position(|known| known == offer) else { return Vec::new() };
-        let occupancy = self.occupancy(there);
-        let mut places: Vec<(usize, Placement)> = Vec::with_capacity(offer.placements.len());
-        for placement in offer.placements.iter().copied().filter(|placement| self.fits(&occupancy, at, *placement)) {
-            let mut after = occupancy.clone();
-            after.add(at, offer, placement);
-            places.push((self.possibilities(&after), placement));
+        let places = self.kindest(&mut self.occupancy(there), at);
+        places.into_iter().map(|placement| Placed { placement, profile: offer.profile.clone() }).collect()
+    }
+
+    pub(super) fn kindest(&self, occupancy: &mut Occupancy, at: usize) -> Vec<Placement> {
+        let mut places: Vec<(usize, Placement)> = Vec::with_capacity(self.offers[at].placements.len());
+        for placement in &self.offers[at].placements {
+            if self.fits(occupancy, at, *placement) {
+                occupancy.add(at, &self.offers[at], *placement);
+                places.push((self.possibilities(occupancy), *placement));
+                occupancy.remove(at, &self.offers[at], *placement);
+            }
         }
         places.sort_by_key(|(possibilities, placement)| (std::cmp::Reverse(*possibilities), placement.start));
-        places.into_iter().map(|(_, placement)| Placed { placement, profile: offer.profile.clone() }).collect()
+        places.into_iter().map(|(_, placement)| placement).collect()
     }
 
     /// Instances, each by itself, that could still be created.
@@ -211,8 +221,8 @@ impl Offers {
 }
 
 /// What instances take, added up.
-#[derive(Debug, Clone)]
-struct Occupancy {
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Occupancy {
     /// A bit for each memory slot.
     slots: u128,
     engines: Engines,
@@ -221,9 +231,25 @@ struct Occupancy {
 }
 
 impl Occupancy {
-    fn add(&mut self, at: usize, offer: &Offer, placement: Placement) {
+    pub(super) fn add(&mut self, at: usize, offer: &Offer, placement: Placement) {
         self.slots |= placement.slots();
         self.engines = self.engines.plus(offer.engines);
         self.of_offer[at] += 1;
+    }
+
+    /// Takes the room of an instance of which only its place is known, or gives it back.
+    pub(super) fn block(&mut self, placement: Placement, takes: bool) {
+        if takes { self.slots |= placement.slots() } else { self.slots &= !placement.slots() }
+    }
+
+    pub(super) fn slots(&self) -> u128 {
+        self.slots
+    }
+
+    /// Takes back what was added.
+    pub(super) fn remove(&mut self, at: usize, offer: &Offer, placement: Placement) {
+        self.slots &= !placement.slots();
+        self.engines = self.engines.minus(offer.engines);
+        self.of_offer[at] -= 1;
     }
 }
