@@ -65,7 +65,7 @@ pub fn check(plan: &Plan, gpu: &Gpu, mps_program: bool, ours: &[u32]) -> Vec<Ref
         ),
         _ => {}
     }
-    if uses(|sharing| matches!(sharing, Sharing::Mps { .. })) && !mps_program {
+    if uses(|sharing| matches!(sharing, Sharing::Mps { .. } | Sharing::Mig { mps: Some(_), .. })) && !mps_program {
         refuse(
             "nvidia-cuda-mps-control is not installed, so that MPS can't be measured".to_owned(),
             "install the driver's compute programs (Debian: nvidia-cuda-mps; they come with the driver elsewhere)",

@@ -21,13 +21,44 @@ pub enum Sharing {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         active_thread_percentage: Option<u32>,
     },
-    /// Each worker has a MIG instance of its own.
+    /// Workers have MIG instances: one each, or several as clients of an MPS server on each instance.
     Mig {
-        /// Portable profiles joined by `+`, such as `3g+2g+1g` or `7x1g`; member N runs on the Nth.
+        /// A layout such as `3g+2g+1g`, `7x1g` or `3g(1c+2c)`; members take its compute instances in their order.
         layout: String,
+        /// MPS on every instance; none: each worker has an instance of its own.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        mps: Option<InstanceMps>,
     },
     /// Workers share the host's processors; no GPU takes part.
     Cpu,
+}
+
+/// MPS on top of MIG instances.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct InstanceMps {
+    /// Workers on each instance: member N runs on instance N / `clients`.
+    pub clients: u32,
+    /// A cap on the multiprocessors of each worker, in percent of its instance's; none: no cap.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_thread_percentage: Option<u32>,
+}
+
+impl Sharing {
+    /// MIG instances, one worker on each.
+    #[must_use]
+    pub fn mig(layout: impl Into<String>) -> Self {
+        Self::Mig { layout: layout.into(), mps: None }
+    }
+
+    /// Which of a layout's compute instances a member runs on, from 0. In other modes members share one device.
+    #[must_use]
+    pub fn instance_of(&self, member: usize) -> usize {
+        match self {
+            Self::Mig { mps, .. } => member / mps.map_or(1, |mps| mps.clients.max(1) as usize),
+            _ => 0,
+        }
+    }
 }
 
 impl fmt::Display for Sharing {
@@ -37,7 +68,14 @@ impl fmt::Display for Sharing {
             Self::TimeSlice => f.write_str("time-slice"),
             Self::Mps { active_thread_percentage: None } => f.write_str("mps"),
             Self::Mps { active_thread_percentage: Some(percent) } => write!(f, "mps@{percent}%"),
-            Self::Mig { layout } => write!(f, "mig {layout}"),
+            Self::Mig { layout, mps: None } => write!(f, "mig {layout}"),
+            Self::Mig { layout, mps: Some(InstanceMps { clients, active_thread_percentage }) } => {
+                write!(f, "mig {layout} with {clients} mps")?;
+                match active_thread_percentage {
+                    Some(percent) => write!(f, "@{percent}% each"),
+                    None => f.write_str(" each"),
+                }
+            }
             Self::Cpu => f.write_str("cpu"),
         }
     }

@@ -321,7 +321,7 @@ $WORK"#,
 [[trial]]
 sharing = { mode = "mps", percentage = 14 }
 $WORK"#,
-        r#"4:27: a sharing has no key `percentage`; its keys are mode, active-thread-percentage, layout"#,
+        r#"4:27: a sharing has no key `percentage`; its keys are mode, active-thread-percentage, layout, clients"#,
     ),
     (
         r#"$TOP
@@ -342,21 +342,21 @@ $WORK"#,
 [[trial]]
 sharing = { mode = "mig", layout = "7x" }
 $WORK"#,
-        r#"4:36: `layout`: `7x` is no MIG profile; write it as `1g`, `1g.18gb`, `2g.20gb+me` or `1c.3g.20gb`"#,
+        r#"4:36: `layout`: `7x`, character 1: `7x` is no MIG profile; write it as `1g`, `1g.18gb`, `2g.20gb+me` or `1c.3g.20gb`"#,
     ),
     (
         r#"$TOP
 [[trial]]
 sharing = { mode = "mig", layout = "99x1g" }
 $WORK"#,
-        r#"4:36: `layout`: `99x1g` lists more than 48 instances"#,
+        r#"4:36: `layout`: `99x1g`, character 1: more than 48 instances; no GPU has so many"#,
     ),
     (
         r#"$TOP
 [[trial]]
 sharing = { mode = "mig", layout = "4c.3g" }
 $WORK"#,
-        r#"4:36: `layout`: `4c.3g` asks for 4 compute slices of an instance that has 3"#,
+        r#"4:36: `layout`: `4c.3g`, character 1: `4c.3g` asks for 4 compute slices of an instance that has 3"#,
     ),
     (
         r#"$TOP
@@ -365,6 +365,49 @@ sharing = { mode = "mig", layout = "3g+2g" }
 workers = 3
 $WORK"#,
         r#"4:11: 3 workers can't each have an instance of `3g+2g`, which has 2; add instances or take fewer workers"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mig", layout = "off" }
+$WORK"#,
+        r#"4:36: `off` has no instance that a worker could have; write `7x1g`, or a mode such as `exclusive`"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mig", layout = "3g()" }
+$WORK"#,
+        r#"4:36: a `3g` without compute instances can't run a worker; leave the empty parentheses out"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mig", layout = "1g+3g(2c+2c)" }
+$WORK"#,
+        r#"4:36: `layout`: `1g+3g(2c+2c)`, character 4: compute instances of 4 slices together do not fit into the 3 of `3g`; leave some out"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mps", clients = 2 }
+$WORK"#,
+        r#"4:37: `clients` belongs to mode `mig`, this sharing is `mps`"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mig", layout = "2x3g", active-thread-percentage = 50 }
+$WORK"#,
+        r#"4:71: `active-thread-percentage` caps MPS clients; add `clients = N` for MPS on each instance, or leave it out"#,
+    ),
+    (
+        r#"$TOP
+[[trial]]
+sharing = { mode = "mig", layout = "2x3g", clients = 2 }
+workers = 5
+$WORK"#,
+        r#"4:11: 5 workers can't each have an instance of `2x3g`, which has 2 for 2 clients each; add instances or take fewer workers"#,
     ),
     (
         r#"$TOP

@@ -442,7 +442,7 @@ Layouts:
 
 What others would notice:
   for at least 2m33s the GPU is busy with up to 2 workers: other work on it would be slowed, and would spoil the measurement
-  during 2 trials a private MPS control daemon serves the GPU
+  during 2 trials a private MPS control daemon serves the GPU or each of its instances
   during 1 trial the GPU is divided into MIG instances: no program can use it as a whole
 
 Left out:

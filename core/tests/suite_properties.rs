@@ -1,8 +1,11 @@
 //! What holds for every suite: it survives being written and read, and its plan keeps the rules.
 
+use std::collections::HashSet;
+
+use migperf_core::mig::layout::Layout;
 use migperf_core::plan::{Origin, Plan};
 use migperf_core::suite::{Judged, Metric, Objective, Suite, SuiteTrial, Target};
-use migperf_core::trial::{Purpose, Sharing, Timing, TrialSpec};
+use migperf_core::trial::{InstanceMps, Purpose, Sharing, Timing, TrialSpec};
 use migperf_core::units::Span;
 use migperf_core::workload::{Cudnn, Family, Input, MemoryFormat, Model, Precision, Task, Wait, Workload};
 use proptest::option;
@@ -55,10 +58,10 @@ fn members(most: usize) -> impl Strategy<Value = Vec<Workload>> {
 }
 
 fn mig_layout() -> impl Strategy<Value = (String, usize)> {
-    let profile = select(vec!["1g", "1g.18gb", "2g", "3g", "1g+me", "1c.3g", "7g.141gb"]);
-    prop::collection::vec(profile, 1..=7).prop_map(|profiles| {
-        let layout: migperf_core::mig::profile::ProfileList = profiles.join("+").parse().unwrap();
-        (layout.to_string(), profiles.len())
+    let instance = select(vec!["1g", "1g.18gb", "2g", "3g", "1g+me", "1c.3g", "7g.141gb", "3g@4", "3g(1c+2c)"]);
+    prop::collection::vec(instance, 1..=7).prop_map(|instances| {
+        let layout: Layout = instances.join("+").parse().unwrap();
+        (layout.to_string(), layout.members().len())
     })
 }
 
@@ -70,7 +73,14 @@ fn cell(target: Target) -> BoxedStrategy<TrialSpec> {
             cohort(Sharing::Exclusive, 1),
             cohort(Sharing::TimeSlice, 9),
             option::of(1_u32..=100).prop_flat_map(move |cap| cohort(Sharing::Mps { active_thread_percentage: cap }, 9)),
-            mig_layout().prop_flat_map(move |(layout, most)| cohort(Sharing::Mig { layout }, most)),
+            (mig_layout(), option::of((1_u32..=4, option::of(1_u32..=100)))).prop_flat_map(
+                move |((layout, most), mps)| {
+                    let mps = mps
+                        .map(|(clients, active_thread_percentage)| InstanceMps { clients, active_thread_percentage });
+                    let each = mps.map_or(1, |mps| mps.clients as usize);
+                    cohort(Sharing::Mig { layout, mps }, most * each)
+                }
+            ),
         ]
         .boxed(),
     };
@@ -115,9 +125,10 @@ fn without_lines(mut suite: Suite) -> Suite {
 fn is_alone(cell: &TrialSpec, sharing: &Sharing, workload: &Workload) -> bool {
     let same_sharing = match (&cell.sharing, sharing) {
         // Of a layout with one member only its first instance matters.
-        (Sharing::Mig { layout }, Sharing::Mig { layout: profile }) => {
-            let list: migperf_core::mig::profile::ProfileList = layout.parse().unwrap();
-            list.as_slice()[0].to_string() == *profile
+        (Sharing::Mig { layout, mps }, Sharing::Mig { layout: profile, mps: other }) => {
+            let cap = |mps: &InstanceMps| mps.active_thread_percentage;
+            let layout: Layout = layout.parse().unwrap();
+            layout.members()[0].to_string() == *profile && mps.as_ref().map(cap) == other.as_ref().map(cap)
         }
         (one, other) => one == other,
     };
@@ -126,12 +137,13 @@ fn is_alone(cell: &TrialSpec, sharing: &Sharing, workload: &Workload) -> bool {
 
 fn check_plan(plan: &Plan) {
     let cells = plan.cells.len();
+    let mut once = HashSet::new();
     for (trial, index) in plan.trials.iter().zip(0_u32..) {
         assert_eq!(trial.index, index);
         assert_eq!(trial.spec, plan.cells[trial.cell as usize]);
         let at = index as usize;
         if at < cells * plan.repeats as usize {
-            assert_eq!((trial.repeat as usize, trial.cell as usize), (at / cells, at % cells));
+            assert!(once.insert((trial.repeat, trial.cell)), "each cell is measured once in each repeat");
             let from_suite = matches!(plan.origins[trial.cell as usize], Origin::Suite { .. });
             assert_eq!(trial.purpose, if from_suite { Purpose::Requested } else { Purpose::Baseline });
         } else {
@@ -151,9 +163,10 @@ fn check_plan(plan: &Plan) {
         }
         for (member, workload) in cell.members.iter().enumerate() {
             let same = match &cell.sharing {
-                Sharing::Mig { layout } => {
-                    let list: migperf_core::mig::profile::ProfileList = layout.parse().unwrap();
-                    Sharing::Mig { layout: list.as_slice()[member].to_string() }
+                Sharing::Mig { layout, mps } => {
+                    let layout: Layout = layout.parse().unwrap();
+                    let layout = layout.members()[cell.sharing.instance_of(member)].to_string();
+                    Sharing::Mig { layout, mps: mps.map(|mps| InstanceMps { clients: 1, ..mps }) }
                 }
                 other => other.clone(),
             };
@@ -170,16 +183,23 @@ fn check_plan(plan: &Plan) {
     }
     let mut seen = Vec::new();
     let stretches = plan.layouts();
-    for stretch in stretches.iter().take_while(|stretch| (stretch.first as usize) < cells) {
-        assert!(!seen.contains(&stretch.layout), "a layout is one stretch of a repeat");
+    let measured = cells * plan.repeats as usize;
+    for stretch in stretches.iter().take_while(|stretch| (stretch.first as usize) < measured) {
+        assert!(!seen.contains(&stretch.layout), "a layout comes once, with all its repeats");
         seen.push(stretch.layout.clone());
+        let trials = &plan.trials[stretch.first as usize..measured.min((stretch.first + stretch.trials) as usize)];
+        assert!(trials.is_sorted_by_key(|trial| trial.repeat), "under one layout repeats are the outer loop");
     }
     for stretch in &stretches {
         for trial in &plan.trials[stretch.first as usize..(stretch.first + stretch.trials) as usize] {
             match (&stretch.layout, &trial.spec.sharing) {
-                (Some(layout), Sharing::Mig { layout: wanted }) => {
-                    let wanted: migperf_core::mig::profile::ProfileList = wanted.parse().unwrap();
-                    assert!(wanted.is_part_of(layout), "{wanted} under {layout}");
+                (Some(layout), Sharing::Mig { layout: wanted, .. }) => {
+                    let wanted: Layout = wanted.parse().unwrap();
+                    let mut there = layout.instances().to_vec();
+                    for instance in wanted.sorted().instances() {
+                        let at = there.iter().position(|other| other == instance);
+                        there.remove(at.unwrap_or_else(|| panic!("{wanted} under {layout}")));
+                    }
                 }
                 (layout, sharing) => {
                     assert!(layout.is_none() && !matches!(sharing, Sharing::Mig { .. }), "{layout:?} {sharing}");

@@ -5,7 +5,7 @@ use std::fmt::{self, Write as _};
 use std::str::FromStr;
 
 use clap::Args;
-use migperf_core::mig::profile::ProfileList;
+use migperf_core::mig::layout::Layout;
 use migperf_core::suite::{MOST_MEMBERS, Target};
 use migperf_core::trial::Sharing;
 use migperf_core::units::Span;
@@ -88,8 +88,8 @@ impl FromStr for QuickSharing {
             return Ok(Self(Sharing::Mps { active_thread_percentage: Some(capped) }));
         }
         if let Some(layout) = text.strip_prefix("mig:") {
-            return match layout.parse::<ProfileList>() {
-                Ok(_) => Ok(Self(Sharing::Mig { layout: layout.to_owned() })),
+            return match layout.parse::<Layout>() {
+                Ok(_) => Ok(Self(Sharing::mig(layout))),
                 Err(error) => Err(QuickSharingError::Layout { text: layout.to_owned(), reason: error.to_string() }),
             };
         }
@@ -114,7 +114,7 @@ impl fmt::Display for QuickSharing {
             Sharing::Mps { active_thread_percentage: Some(percent) } => {
                 write!(f, "{{ mode = \"mps\", active-thread-percentage = {percent} }}")
             }
-            Sharing::Mig { layout } => write!(f, "{{ mode = \"mig\", layout = \"{layout}\" }}"),
+            Sharing::Mig { layout, .. } => write!(f, "{{ mode = \"mig\", layout = \"{layout}\" }}"),
             plain => write!(f, "\"{plain}\""),
         }
     }

@@ -266,7 +266,9 @@ fn item(text: &str) -> Result<(usize, Instance), LayoutProblem> {
     };
     let (count, rest) = counted(head)?;
     let (name, place) = placed(rest)?;
-    let profile: Profile = name.parse()?;
+    // `7x` says as little as nothing: the item is shown then.
+    let nameless = || ProfileError::Malformed(text.to_owned());
+    let profile: Profile = if name.is_empty() { Err(nameless()) } else { name.parse() }?;
     let mut instance = Instance { place, ..Instance::of(&profile) };
     if let Some(inside) = inside {
         if profile != instance.profile {

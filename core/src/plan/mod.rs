@@ -165,7 +165,12 @@ impl Plan {
         if count > MOST_TRIALS {
             return Err(PlanError::TooManyTrials { trials: count, limit: MOST_TRIALS });
         }
-        let rounds = (0..suite.repeats).flat_map(|repeat| (0..cells.len()).map(move |cell| (repeat, cell, None)));
+        // Repeats are the outer loop, so that a mode isn't confounded with time; but not around changes of the layout, which
+        // would come anew in each repeat.
+        let groups = order::groups(&cells);
+        let rounds = groups.iter().flat_map(|group| {
+            (0..suite.repeats).flat_map(move |repeat| group.clone().map(move |cell| (repeat, cell, None)))
+        });
         let again = drift.into_iter().map(|cell| (suite.repeats, cell, Some(Purpose::Drift)));
         let trials = rounds
             .chain(again)

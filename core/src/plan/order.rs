@@ -2,11 +2,13 @@
 //! changes of the GPU's layout as that allows.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 
-use crate::mig::profile::{Profile, ProfileList};
+use crate::mig::layout::{Instance, Layout};
+use crate::mig::profile::Profile;
 use crate::plan::{LeftOut, Origin};
 use crate::suite::Target;
-use crate::trial::{PlannedTrial, Sharing, TrialSpec};
+use crate::trial::{InstanceMps, PlannedTrial, Sharing, TrialSpec};
 use crate::workload::Workload;
 
 /// Trials after each other under one layout.
@@ -17,7 +19,7 @@ pub struct LayoutStretch {
     /// How many trials.
     pub trials: u32,
     /// The instances that must exist; none: the GPU is whole.
-    pub layout: Option<ProfileList>,
+    pub layout: Option<Layout>,
 }
 
 /// Whether a cell is one worker alone on the whole target: measured first in each repeat, and again at the end.
@@ -28,9 +30,9 @@ pub(super) fn is_anchor(cell: &TrialSpec, target: Target) -> bool {
     }
 }
 
-fn instances(sharing: &Sharing) -> Option<ProfileList> {
+fn instances(sharing: &Sharing) -> Option<Layout> {
     match sharing {
-        Sharing::Mig { layout } => layout.parse().ok(),
+        Sharing::Mig { layout, .. } => layout.parse().ok(),
         _ => None,
     }
 }
@@ -38,14 +40,19 @@ fn instances(sharing: &Sharing) -> Option<ProfileList> {
 /// One worker alone: the sharing, with MIG reduced to the instance that the worker has, and its workload.
 type Solo = (Sharing, Workload);
 
-fn alone_on(profile: &Profile) -> Sharing {
-    Sharing::Mig { layout: profile.to_string() }
+/// One worker alone on an instance, under MPS where the cohort is.
+fn alone_on(profile: &Profile, sharing: &Sharing) -> Sharing {
+    let mps = match sharing {
+        Sharing::Mig { mps, .. } => mps.map(|mps| InstanceMps { clients: 1, ..mps }),
+        _ => None,
+    };
+    Sharing::Mig { layout: profile.to_string(), mps }
 }
 
 fn as_solo(cell: &TrialSpec) -> Option<Solo> {
     let [workload] = cell.members.as_slice() else { return None };
     let sharing = match instances(&cell.sharing) {
-        Some(layout) => alone_on(layout.as_slice().first()?),
+        Some(layout) => alone_on(layout.members().first()?, &cell.sharing),
         None => cell.sharing.clone(),
     };
     Some((sharing, workload.clone()))
@@ -61,7 +68,11 @@ fn baselines(cell: &TrialSpec, target: Target) -> Vec<Solo> {
     let mut wanted: Vec<Solo> = Vec::new();
     for (workload, members) in cell.groups() {
         let same_mode: Vec<Sharing> = match &layout {
-            Some(layout) => members.iter().filter_map(|member| layout.as_slice().get(*member)).map(alone_on).collect(),
+            Some(layout) => {
+                let profiles = layout.members();
+                let of = |member: &usize| profiles.get(cell.sharing.instance_of(*member));
+                members.iter().filter_map(of).map(|profile| alone_on(profile, &cell.sharing)).collect()
+            }
             None => vec![cell.sharing.clone()],
         };
         for sharing in std::iter::once(whole.clone()).chain(same_mode) {
@@ -132,34 +143,47 @@ pub(super) fn arrange(
         .unzip()
 }
 
-/// The layout under which each cell is measured. A cell that needs instances of one profile and nothing else is
-/// measured under the layout that has the most of it, so that `1g` needs no change from `7x1g` or `3g+1g`.
-fn divisions(cells: &[TrialSpec]) -> Vec<Option<ProfileList>> {
-    let wanted: Vec<Option<ProfileList>> =
+/// The layout under which each cell is measured. A cell that needs like instances and nothing else, anywhere, is measured
+/// under the layout that has the most of them, so that `1g` needs no change from `7x1g` or `3g+1g`.
+fn divisions(cells: &[TrialSpec]) -> Vec<Option<Layout>> {
+    let wanted: Vec<Option<Layout>> =
         cells.iter().map(|cell| instances(&cell.sharing).map(|layout| layout.sorted())).collect();
-    let mut roomiest: HashMap<&Profile, (usize, &ProfileList)> = HashMap::new();
+    let mut roomiest: HashMap<&Instance, (usize, &Layout)> = HashMap::new();
     for layout in wanted.iter().flatten() {
-        for run in layout.as_slice().chunk_by(|a, b| a == b) {
+        for run in layout.instances().chunk_by(|a, b| a == b) {
             let best = roomiest.entry(&run[0]).or_insert((run.len(), layout));
             // The names decide last: the answer may not depend on the order of the cells.
-            if (run.len(), layout.as_slice().len(), layout) > (best.0, best.1.as_slice().len(), best.1) {
+            if (run.len(), layout.instances().len(), layout) > (best.0, best.1.instances().len(), best.1) {
                 *best = (run.len(), layout);
             }
         }
     }
-    let measured_under = |layout: &ProfileList| {
-        let [first, rest @ ..] = layout.as_slice() else { return layout.clone() };
-        let uniform = rest.iter().all(|profile| profile == first);
+    let measured_under = |layout: &Layout| {
+        let [first, rest @ ..] = layout.instances() else { return layout.clone() };
+        let uniform = first.place.is_none() && rest.iter().all(|instance| instance == first);
         roomiest.get(first).filter(|_| uniform).map_or_else(|| layout.clone(), |(_, best)| (*best).clone())
     };
     wanted.iter().map(|layout| layout.as_ref().map(measured_under)).collect()
 }
 
+/// Cells in their order, cut where the layout changes.
+pub(super) fn groups(cells: &[TrialSpec]) -> Vec<Range<usize>> {
+    let divisions = divisions(cells);
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for at in 0..cells.len() {
+        match groups.last_mut() {
+            Some(group) if divisions[group.start] == divisions[at] => group.end = at + 1,
+            _ => groups.push(at..at + 1),
+        }
+    }
+    groups
+}
+
 /// Places of the cells so that those under one layout follow each other, layouts in the order of their first cell; the
 /// whole GPU comes first where it is whole already.
-fn by_layout(divisions: &[Option<ProfileList>], whole_first: bool) -> Vec<usize> {
+fn by_layout(divisions: &[Option<Layout>], whole_first: bool) -> Vec<usize> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
-    let mut group_of: HashMap<&Option<ProfileList>, usize> = HashMap::new();
+    let mut group_of: HashMap<&Option<Layout>, usize> = HashMap::new();
     if whole_first {
         groups.push(Vec::new());
         group_of.insert(&None, 0);

@@ -116,9 +116,12 @@ fn noticed(plan: &Plan, total: Span) -> Vec<String> {
          measurement"
     )];
     let count = |wanted: fn(&Sharing) -> bool| plan.trials.iter().filter(|trial| wanted(&trial.spec.sharing)).count();
-    let mps = count(|sharing| matches!(sharing, Sharing::Mps { .. }));
+    let mps = count(|sharing| matches!(sharing, Sharing::Mps { .. } | Sharing::Mig { mps: Some(_), .. }));
     if mps > 0 {
-        lines.push(format!("during {} a private MPS control daemon serves the GPU", counted(mps, "trial")));
+        lines.push(format!(
+            "during {} a private MPS control daemon serves the GPU or each of its instances",
+            counted(mps, "trial")
+        ));
     }
     let mig = count(|sharing| matches!(sharing, Sharing::Mig { .. }));
     if mig > 0 {

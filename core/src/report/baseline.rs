@@ -1,10 +1,10 @@
 //! Which cell is another's baseline, and members' numbers over those of their baselines, repeat by repeat.
 
 use super::trial::{MemberReport, TrialReport};
-use crate::mig::profile::ProfileList;
+use crate::mig::layout::Layout;
 use crate::plan::Plan;
 use crate::stats::between_cohorts;
-use crate::trial::{Purpose, Sharing, TrialSpec};
+use crate::trial::{InstanceMps, Purpose, Sharing, TrialSpec};
 use crate::workload::Workload;
 
 /// Why a baseline is not compared with itself.
@@ -52,10 +52,14 @@ impl<'a> Measured<'a> {
         let found = match (against, &spec.sharing) {
             (_, Sharing::Cpu) => self.alone(workload, spec, |sharing| *sharing == Sharing::Cpu),
             (Against::Exclusive, _) => self.alone(workload, spec, |sharing| *sharing == Sharing::Exclusive),
-            (Against::Solo, Sharing::Mig { layout }) => {
-                let profile = instance(layout, member);
+            (Against::Solo, Sharing::Mig { layout, mps }) => {
+                let profile = instance(layout, spec.sharing.instance_of(member));
+                let cap = |mps: &InstanceMps| mps.active_thread_percentage;
                 self.alone(workload, spec, |sharing| match sharing {
-                    Sharing::Mig { layout } => profile.is_some() && instance(layout, 0) == profile,
+                    Sharing::Mig { layout, mps: other } => {
+                        let same = other.as_ref().map(cap) == mps.as_ref().map(cap);
+                        same && profile.is_some() && instance(layout, 0) == profile
+                    }
                     _ => false,
                 })
             }
@@ -90,7 +94,7 @@ impl<'a> Measured<'a> {
 
 /// The profile of a layout's `member`-th instance.
 fn instance(layout: &str, member: usize) -> Option<String> {
-    layout.parse::<ProfileList>().ok()?.as_slice().get(member).map(ToString::to_string)
+    layout.parse::<Layout>().ok()?.members().get(member).map(ToString::to_string)
 }
 
 /// A member's throughput in items per second.

@@ -146,7 +146,7 @@ fn identity(record: &TrialRecord) -> Vec<Remark<Fault>> {
         let text = format!("{} of {} members left a record", record.members.len(), planned.len());
         faults.push(Remark::of_all(Fault::MissingMember, text));
     }
-    let divided = matches!(record.trial.spec.sharing, Sharing::Mig { .. });
+    let divided = matches!(record.trial.spec.sharing, Sharing::Mig { mps: None, .. });
     let device = |index: usize| match &record.members[index].allocation {
         Allocation::Cpu => None,
         Allocation::Cuda { uuid, .. } => Some(uuid),

@@ -69,7 +69,9 @@ impl From<&Sharing> for SharingView {
             Sharing::Exclusive => ("exclusive", None, None),
             Sharing::TimeSlice => ("time-slice", None, None),
             Sharing::Mps { active_thread_percentage } => ("mps", *active_thread_percentage, None),
-            Sharing::Mig { layout } => ("mig", None, Some(layout.clone())),
+            Sharing::Mig { layout, mps } => {
+                ("mig", mps.and_then(|mps| mps.active_thread_percentage), Some(layout.clone()))
+            }
             Sharing::Cpu => ("cpu", None, None),
         };
         Self { name: sharing.to_string(), mode: mode.to_owned(), active_thread_percentage, layout }

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::mig::profile::ProfileListError;
+use crate::mig::layout::LayoutError;
+use crate::mig::profile::Profile;
 use crate::suite::objective::QuantityError;
 use crate::trial::Sharing;
 use crate::units::{Span, SpanError};
@@ -163,8 +164,9 @@ pub enum Problem {
     },
     /// More workers than instances.
     #[error(
-        "{members} workers can't each have an instance of `{layout}`, which has {instances}; add instances or \
-             take fewer workers"
+        "{members} workers can't each have an instance of `{layout}`, which has {instances}{}; add instances or \
+             take fewer workers",
+        if *.clients == 1 { String::new() } else { format!(" for {} clients each", .clients) }
     )]
     TooFewInstances {
         /// Members of the cohort.
@@ -173,10 +175,21 @@ pub enum Problem {
         layout: String,
         /// Its instances.
         instances: usize,
+        /// Workers on each.
+        clients: usize,
     },
     /// A text that is no layout.
     #[error("`layout`: {0}")]
-    Layout(ProfileListError),
+    Layout(LayoutError),
+    /// A layout without instances.
+    #[error("`{0}` has no instance that a worker could have; write `7x1g`, or a mode such as `exclusive`")]
+    NoInstances(String),
+    /// A GPU instance on which nothing can run.
+    #[error("a `{0}` without compute instances can't run a worker; leave the empty parentheses out")]
+    HalfMade(Profile),
+    /// A cap where there is no MPS.
+    #[error("`active-thread-percentage` caps MPS clients; add `clients = N` for MPS on each instance, or leave it out")]
+    CapWithoutClients,
     /// A layout outside of MIG.
     #[error("`{key}` belongs to mode `{home}`, this sharing is `{mode}`")]
     ForeignOption {

@@ -2,21 +2,21 @@
 
 use toml::de::DeValue;
 
-use crate::mig::profile::ProfileList;
+use crate::mig::layout::{Instance, Layout};
 use crate::suite::Target;
 use crate::suite::problem::Problem;
 use crate::suite::reader::{At, Faults, Fields, Place, Value, kind, one_or_many, small, string};
-use crate::trial::Sharing;
+use crate::trial::{InstanceMps, Sharing};
 use crate::workload::UnknownName;
 
 const MODES: [&str; 5] = ["exclusive", "time-slice", "mps", "mig", "cpu"];
-const KEYS: &[&str] = &["mode", "active-thread-percentage", "layout"];
+const KEYS: &[&str] = &["mode", "active-thread-percentage", "layout", "clients"];
 
 /// A way of sharing as it was written; a MIG layout is not yet fitted to a cohort.
 #[derive(Debug, Clone)]
 pub(super) enum Wanted {
     Plain(Sharing),
-    Mig(ProfileList),
+    Mig(Layout, Option<InstanceMps>),
 }
 
 fn mode(text: &str, place: &Place, faults: &mut Faults<'_>) -> Option<&'static str> {
@@ -43,14 +43,19 @@ fn plain(mode: &str) -> Option<Sharing> {
     })
 }
 
-fn layout(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<ProfileList> {
-    match string("layout", value, faults)?.parse() {
-        Ok(list) => Some(list),
-        Err(reason) => {
-            faults.add(&value.span(), Problem::Layout(reason));
-            None
-        }
-    }
+/// A layout on which something can run.
+fn layout(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<Layout> {
+    let text = string("layout", value, faults)?;
+    let problem = match text.parse::<Layout>() {
+        Ok(layout) if layout.instances().is_empty() => Problem::NoInstances(text.to_owned()),
+        Ok(layout) => match layout.instances().iter().find(|instance| instance.compute.is_empty()) {
+            Some(half) => Problem::HalfMade(half.profile.clone()),
+            None => return Some(layout),
+        },
+        Err(reason) => Problem::Layout(reason),
+    };
+    faults.add(&value.span(), problem);
+    None
 }
 
 /// One name or table; options that are lists give several.
@@ -78,24 +83,57 @@ fn table(value: &Value<'_>, faults: &mut Faults<'_>) -> Option<Vec<Wanted>> {
     let fields = Fields::of_value(value, "a sharing", KEYS, faults)?;
     let written = fields.need("mode", "mode = \"mps\"", faults)?;
     let mode = mode(string("mode", written, faults)?, &written.span(), faults)?;
-    for (key, home) in [("active-thread-percentage", "mps"), ("layout", "mig")] {
-        if let Some(foreign) = fields.get(key).filter(|_| mode != home) {
-            faults.add(&foreign.span(), Problem::ForeignOption { key, home, mode });
+    let homes: [(&str, &[&str]); 3] =
+        [("active-thread-percentage", &["mps", "mig"]), ("layout", &["mig"]), ("clients", &["mig"])];
+    for (key, homes) in homes {
+        if let Some(foreign) = fields.get(key).filter(|_| !homes.contains(&mode)) {
+            faults.add(&foreign.span(), Problem::ForeignOption { key, home: homes[0], mode });
         }
     }
-    match (mode, fields.get("active-thread-percentage")) {
-        ("mig", _) => {
+    let percent = "active-thread-percentage";
+    let caps = match fields.get(percent) {
+        None => None,
+        Some(written) => {
+            Some(one_or_many(percent, written, faults, |value, faults| small(percent, 1..=100, value, faults))?)
+        }
+    };
+    // None stands for "no cap": one way, as a cap would be.
+    let caps: Vec<Option<u32>> =
+        caps.map_or_else(|| vec![None], |caps| caps.into_iter().map(|cap: At<u32>| Some(cap.value)).collect());
+    match mode {
+        "mig" => {
             let written = fields.need("layout", "layout = \"7x1g\"", faults)?;
             let layouts = one_or_many("layout", written, faults, layout)?;
-            Some(layouts.into_iter().map(|layout| Wanted::Mig(layout.value)).collect())
+            let clients = match fields.get("clients") {
+                Some(written) => {
+                    let clients = one_or_many("clients", written, faults, |value, faults| {
+                        small("clients", 1..=48, value, faults)
+                    })?;
+                    clients.into_iter().map(|clients: At<u32>| Some(clients.value)).collect()
+                }
+                None => {
+                    if let Some(cap) = fields.get(percent) {
+                        faults.add(&cap.span(), Problem::CapWithoutClients);
+                    }
+                    vec![None]
+                }
+            };
+            let mut all = Vec::new();
+            for layout in layouts {
+                for clients in &clients {
+                    let of = |cap: &Option<u32>| {
+                        clients.map(|clients| InstanceMps { clients, active_thread_percentage: *cap })
+                    };
+                    all.extend(caps.iter().map(|cap| Wanted::Mig(layout.value.clone(), of(cap))));
+                }
+            }
+            Some(all)
         }
-        ("mps", Some(written)) => {
-            let key = "active-thread-percentage";
-            let caps = one_or_many(key, written, faults, |value, faults| small(key, 1..=100, value, faults))?;
-            let mps = |cap: At<u32>| Wanted::Plain(Sharing::Mps { active_thread_percentage: Some(cap.value) });
+        "mps" => {
+            let mps = |active_thread_percentage| Wanted::Plain(Sharing::Mps { active_thread_percentage });
             Some(caps.into_iter().map(mps).collect())
         }
-        (mode, _) => plain(mode).map(|sharing| vec![Wanted::Plain(sharing)]),
+        mode => plain(mode).map(|sharing| vec![Wanted::Plain(sharing)]),
     }
 }
 
@@ -118,27 +156,30 @@ impl Wanted {
     pub(super) fn target(&self) -> Target {
         match self {
             Self::Plain(sharing) => Target::of(sharing),
-            Self::Mig(_) => Target::Gpu,
+            Self::Mig(..) => Target::Gpu,
         }
     }
 
-    /// The sharing of a cohort of so many members. A layout of one profile gives each member an instance of it.
+    /// The sharing of a cohort of so many members. A layout of one instance gives as many of it as the members need.
     pub(super) fn fit(&self, members: usize) -> Result<Sharing, Problem> {
         match self {
             Self::Plain(Sharing::Exclusive) if members != 1 => Err(Problem::ExclusiveCrowd(members)),
             Self::Plain(sharing) => Ok(sharing.clone()),
-            Self::Mig(layout) => {
-                let fitted = match layout.as_slice() {
-                    [profile] => ProfileList::repeated(profile, members),
-                    instances if members <= instances.len() => Some(layout.clone()),
+            Self::Mig(layout, mps) => {
+                let each = mps.map_or(1, |mps| mps.clients as usize);
+                let needed = members.div_ceil(each);
+                let room = layout.members().len();
+                let fitted = match layout.instances() {
+                    [Instance { profile, place: None, compute }] if compute.len() == 1 && needed > 1 => {
+                        let part = profile.part(compute[0].slices);
+                        part.and_then(|profile| Layout::repeated(&profile, needed))
+                    }
+                    _ if needed <= room => Some(layout.clone()),
                     _ => None,
                 };
-                let too_few = || Problem::TooFewInstances {
-                    members,
-                    layout: layout.to_string(),
-                    instances: layout.as_slice().len(),
-                };
-                fitted.map(|layout| Sharing::Mig { layout: layout.to_string() }).ok_or_else(too_few)
+                let too_few =
+                    || Problem::TooFewInstances { members, layout: layout.to_string(), instances: room, clients: each };
+                fitted.map(|layout| Sharing::Mig { layout: layout.to_string(), mps: *mps }).ok_or_else(too_few)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::suite::objective::Objective;
 use crate::suite::{Suite, Target, VERSION};
-use crate::trial::{Sharing, Timing, TrialSpec};
+use crate::trial::{InstanceMps, Sharing, Timing, TrialSpec};
 use crate::workload::Workload;
 
 fn quoted(text: &str) -> String {
@@ -20,7 +20,16 @@ fn sharing(sharing: &Sharing) -> String {
         Sharing::Mps { active_thread_percentage: Some(percent) } => {
             format!("{{ mode = \"mps\", active-thread-percentage = {percent} }}")
         }
-        Sharing::Mig { layout } => format!("{{ mode = \"mig\", layout = {} }}", quoted(layout)),
+        Sharing::Mig { layout, mps } => {
+            let mut text = format!("{{ mode = \"mig\", layout = {}", quoted(layout));
+            if let Some(InstanceMps { clients, active_thread_percentage }) = mps {
+                let _ = write!(text, ", clients = {clients}");
+                if let Some(percent) = active_thread_percentage {
+                    let _ = write!(text, ", active-thread-percentage = {percent}");
+                }
+            }
+            text + " }"
+        }
     }
 }
 

@@ -198,7 +198,7 @@ fn an_overlap_of_exactly_80_percent_is_enough() {
 #[test]
 fn members_on_one_mig_device_are_a_duplicate_and_on_two_are_not() {
     let mut record = seven();
-    record.trial.spec.sharing = Sharing::Mig { layout: "7x1g".into() };
+    record.trial.spec.sharing = Sharing::mig("7x1g");
     let mig = |member: usize| format!("MIG-5ebe9c2f-a33f-4a4c-bb17-00000000000{member}").parse().unwrap();
     let assign = |record: &mut TrialRecord, member: usize, device: usize| {
         if let Allocation::Cuda { uuid, .. } = &mut record.members[member].allocation {
