@@ -103,9 +103,15 @@ impl From<Error> for Refusal {
             Error::InvalidSuite(text) => Self::new(Exit::Suite, text),
             Error::InvalidArgument(text) => Self::new(Exit::Usage, text),
             Error::NoSuchDevice(text) => Self::new(Exit::Device, text),
-            Error::Refused(text) | Error::NotAuthorized(text) => Self::new(Exit::Refused, text),
+            Error::Refused(text)
+            | Error::NotAuthorized(text)
+            | Error::LayoutInfeasible(text)
+            | Error::GpuBusy(text)
+            | Error::Quarantined(text) => Self::new(Exit::Refused, text),
             Error::NoSuchJob(text) | Error::NothingToReport(text) => Self::new(Exit::Nothing, text),
-            Error::Internal(text) => Self::new(Exit::Failure, text),
+            Error::RolledBack(text) | Error::RollbackFailed(text) | Error::Internal(text) => {
+                Self::new(Exit::Failure, text)
+            }
             Error::ZBus(error) => error.into(),
         }
     }
@@ -144,6 +150,11 @@ mod tests {
         check(Error::NotAuthorized(text()), 5);
         check(Error::NoSuchJob(text()), 7);
         check(Error::NothingToReport(text()), 7);
+        check(Error::LayoutInfeasible(text()), 5);
+        check(Error::GpuBusy(text()), 5);
+        check(Error::Quarantined(text()), 5);
+        check(Error::RolledBack(text()), 1);
+        check(Error::RollbackFailed(text()), 1);
         check(Error::Internal(text()), 1);
         check(Error::ZBus(zbus::Error::InvalidReply), 1);
         let denied = zbus::fdo::Error::AccessDenied("policy".to_owned());
