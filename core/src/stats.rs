@@ -6,10 +6,12 @@
 
 mod cohorts;
 mod distribution;
+mod ratio;
 mod special;
 
 pub use cohorts::{between_cohorts, jain};
 pub use distribution::{Definition, Distribution, Quantile};
+pub use ratio::{Change, Ratio, beyond_chance, independent_ratio, paired_ratio};
 
 use serde::{Deserialize, Serialize};
 

@@ -52,9 +52,14 @@ fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
     front / value
 }
 
+/// The probability of Student's |T| being at least |t|.
+pub(super) fn student_tails(t: f64, degrees: f64) -> f64 {
+    incomplete_beta(degrees / (degrees + t * t), degrees / 2.0, 0.5)
+}
+
 /// The t of Student's distribution for which |T| ≤ t has the probability `level`.
 pub(super) fn student_t(level: f64, degrees: f64) -> f64 {
-    let outside = |t: f64| incomplete_beta(degrees / (degrees + t * t), degrees / 2.0, 0.5);
+    let outside = |t: f64| student_tails(t, degrees);
     let (mut low, mut high) = (0.0, 1.0);
     while outside(high) > 1.0 - level {
         (low, high) = (high, high * 2.0);
