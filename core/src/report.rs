@@ -3,14 +3,18 @@
 
 mod baseline;
 mod cell;
+pub mod choice;
 mod compare;
 mod context;
 pub mod csv;
 mod device;
 mod finding;
+pub mod html;
+mod json;
 mod latency;
 mod objective;
 mod overlap;
+mod series;
 mod table;
 pub mod text;
 mod trial;
@@ -24,6 +28,7 @@ pub use device::{DeviceReport, Throttle};
 pub use finding::{Absent, Bounded, Central, Estimated, Finding, Plain, Sampled};
 pub use latency::{Latency, Quantiles, closed_loop_disagreement};
 pub use objective::{Answer, Judgement, ObjectiveReport};
+pub use series::{DeviceSeries, LatencyShape, MemberSeries, SHARES, Series, Track};
 pub use trial::{Batches, GroupReport, MemberReport, Slowest, TrialReport, WindowReport};
 pub use verdict::{Fault, Flag, Remark, Verdict};
 pub use view::{SharingView, WorkloadView, rfc3339};
@@ -148,12 +153,10 @@ impl Report {
         }
     }
 
-    /// The report as JSON, indented, with a line end.
+    /// The report as JSON: indented, columns of numbers in one line each, with a line end.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let mut json = serde_json::to_string_pretty(self).expect("a report has only names as keys, and finite numbers");
-        json.push('\n');
-        json
+        json::indented(self).expect("a report has only names as keys, and finite numbers")
     }
 }
 

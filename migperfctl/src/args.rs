@@ -61,7 +61,9 @@ pub(crate) enum Command {
     /// Follow a job to its end; Ctrl-C stops watching and leaves the job alone
     Watch(JobArgs),
     /// Print a job's report, as far as it has been measured
-    #[command(after_help = "Examples:\n  migperfctl report 12\n  migperfctl report 12 --format csv --output night.csv")]
+    ///
+    /// A JSON report in a file is shown without a daemon, on any machine.
+    #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
     /// Cancel a job; what it has measured stays
     Cancel(JobArgs),
@@ -84,6 +86,12 @@ Examples:
   migperfctl run --model resnet18 --task train --sharing mps,mps@14,time-slice --workers 7 --window 20s --output result
   migperfctl run --local --model bert-base --sequence-length 128 --device cpu";
 
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  migperfctl report 12
+  migperfctl report 12 --format html -o night.html
+  migperfctl report result/report.json --format markdown";
+
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
     /// The suite file; `-` reads standard input
@@ -94,7 +102,7 @@ pub(crate) struct RunArgs {
     /// Only show what would be measured and whether it would be refused
     #[arg(long, conflicts_with_all = ["output", "format"])]
     pub(crate) plan: bool,
-    /// Also write report.txt, report.json and report.csv into this directory, which is made
+    /// Also write report.html, report.txt, report.json and report.csv into this directory, which is made
     #[arg(long, value_name = "DIR")]
     pub(crate) output: Option<PathBuf>,
     /// What the printed report looks like
@@ -144,14 +152,48 @@ pub(crate) struct JobArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The job's number, as `list` shows it
-    pub(crate) job: u32,
+    /// The job's number, as `list` shows it, or a file with a JSON report
+    #[arg(value_name = "JOB|FILE")]
+    pub(crate) of: ReportOf,
     /// What the report looks like
     #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "json")]
     pub(crate) format: Option<Format>,
     /// Write it to this file instead of standard output
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
+}
+
+/// Whose report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ReportOf {
+    /// A job of the daemon.
+    Job(u32),
+    /// A JSON report.
+    File(PathBuf),
+}
+
+impl FromStr for ReportOf {
+    type Err = String;
+
+    /// Digits are a job; a file of such a name is reached by `./12`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "" => Err("an empty name is neither a job nor a file".to_owned()),
+            _ if text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                text.parse().map(Self::Job).map_err(|_| format!("{text} is too large for a job's number"))
+            }
+            _ => Ok(Self::File(text.into())),
+        }
+    }
+}
+
+impl fmt::Display for ReportOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Job(job) => write!(f, "job {job}"),
+            Self::File(path) => path.display().fmt(f),
+        }
+    }
 }
 
 /// What a report looks like.
@@ -163,6 +205,8 @@ pub(crate) enum Format {
     Json,
     /// One line for each member of each trial
     Csv,
+    /// One page with plots, for a browser; it loads nothing
+    Html,
 }
 
 impl Format {
@@ -286,6 +330,7 @@ mod tests {
             "show 7",
             "watch 7 --system",
             "report 7 --format csv --output x.csv",
+            "report result/report.json --format html -o x.html",
             "cancel 7",
             "check",
             "completions bash",
@@ -313,7 +358,8 @@ mod tests {
             ("list --limit 0", "0 is not in 1.."),
             ("show", "<JOB>"),
             ("show last", "invalid digit"),
-            ("report 7 --format html", "[possible values: text, json, csv]"),
+            ("report 7 --format pdf", "[possible values: text, json, csv, html]"),
+            ("report 99999999999", "too large for a job's number"),
         ] {
             let message = parse(line).map(|cli| panic!("{line}: {cli:?}")).unwrap_err().to_string();
             assert!(message.contains(expected), "{line}: {message}");

@@ -87,7 +87,7 @@ async fn a_one_off_on_the_cpu_is_measured_and_kept() {
     assert!(plan.contains("Nothing stands in the way") && plan.contains("1x resnet18 infer b1 fp32"), "{plan}");
     let (out, err) = person.check(&[&quick[..], &["--output", "result"]].concat(), 0);
     assert!(out.contains("resnet18 infer b1 fp32") && out.contains("valid"), "{out}\n{err}");
-    for file in ["report.txt", "report.json", "report.csv"] {
+    for file in ["report.html", "report.txt", "report.json", "report.csv"] {
         assert!(person.folder.path().join("result").join(file).metadata().unwrap().len() > 0, "{file}");
     }
 

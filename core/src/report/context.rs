@@ -28,6 +28,9 @@ pub struct JobReport {
     pub description: Option<String>,
     /// SHA-256 of the suite's text.
     pub suite_digest: String,
+    /// The suite's text as it was submitted; absent in reports of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suite: Option<String>,
     /// `gpu` or `cpu`.
     pub target: String,
     /// Seed of parameters and inputs.
@@ -99,6 +102,7 @@ impl JobReport {
             name: job.plan.name.clone(),
             description: job.plan.description.clone(),
             suite_digest: job.suite_digest.clone(),
+            suite: Some(job.suite.clone()),
             target: job.plan.target.name().to_owned(),
             seed: job.plan.seed,
             repeats: job.plan.repeats,

@@ -92,7 +92,7 @@ impl ObjectiveReport {
                     continue;
                 }
                 let found = match cell.groups.get(place) {
-                    Some(group) => number(metric, cell, group),
+                    Some(group) => group_number(metric, cell, group),
                     None => Finding::absent(cell.reason.as_deref().unwrap_or("no repeat has run")),
                 };
                 let (answer, why) = judge(objective, &found);
@@ -115,7 +115,8 @@ impl ObjectiveReport {
     }
 }
 
-fn number(metric: Metric, cell: &CellReport, group: &CellGroup) -> Finding<Estimated> {
+/// The number that an objective judges, of one group of a cell.
+pub(super) fn group_number(metric: Metric, cell: &CellReport, group: &CellGroup) -> Finding<Estimated> {
     let quantile = |quantile| match group.latency_ms.nearest_rank.get(quantile) {
         Some(found) => found.clone(),
         None => Finding::absent("a report has no such quantile"),

@@ -112,7 +112,7 @@ fn plain(text: impl Into<String>) -> (String, Style) {
 }
 
 /// Four significant digits, without an exponent.
-fn number(value: f64) -> String {
+pub(super) fn number(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
         _ if size >= 1_000.0 => 0,
@@ -399,13 +399,13 @@ fn flags(report: &Report, width: usize, colour: bool, text: &mut String) {
 }
 
 /// Where a flag or fault was raised.
-struct Explained<'a> {
-    remarks: Vec<&'a str>,
-    trials: Vec<u32>,
+pub(super) struct Explained<'a> {
+    pub(super) remarks: Vec<&'a str>,
+    pub(super) trials: Vec<u32>,
 }
 
 impl<'a> Explained<'a> {
-    fn of(report: &'a Report, code: &str) -> Self {
+    pub(super) fn of(report: &'a Report, code: &str) -> Self {
         let (mut remarks, mut trials) = (Vec::new(), Vec::new());
         for trial in &report.trials {
             let before = remarks.len();

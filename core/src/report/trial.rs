@@ -6,6 +6,7 @@ use super::device::DeviceReport;
 use super::finding::{Estimated, Finding, Plain};
 use super::latency::{Latency, Progress, closed_loop_disagreement, milliseconds, sum};
 use super::overlap::{Counted, Overlap, faults};
+use super::series::Series;
 use super::verdict::{Fault, Flag, Remark, Verdict};
 use super::view::{SharingView, WorkloadView, rfc3339};
 use crate::record::{MemberRecord, Outcome, TrialRecord};
@@ -57,6 +58,9 @@ pub struct TrialReport {
     pub groups: Vec<GroupReport>,
     /// The device over the common interval.
     pub device: DeviceReport,
+    /// Its course in time, thinned for plots; absent without numbers, and in reports of versions that did not keep it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub series: Option<Series>,
 }
 
 /// The window of a trial.
@@ -203,6 +207,10 @@ impl TrialReport {
             }
             _ => (Vec::new(), DeviceReport::absent(&reason)),
         };
+        let series = match (usable, &overlap) {
+            (Ok(common), Some(overlap)) => Some(Series::of(record, overlap, common)),
+            _ => None,
+        };
         let degraded = flags.iter().any(|flag| !flag.code.is_note());
         Self {
             trial: record.trial.index,
@@ -221,6 +229,7 @@ impl TrialReport {
             members,
             groups,
             device,
+            series,
         }
     }
 }

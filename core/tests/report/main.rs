@@ -3,6 +3,7 @@
 
 mod answers;
 mod golden;
+mod page;
 mod rules;
 mod schema;
 mod synthetic;

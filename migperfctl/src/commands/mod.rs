@@ -67,7 +67,7 @@ async fn command(cli: Cli) -> anyhow::Result<Exit> {
         Command::List(args) => jobs::list(&session().await?, args, global.json).await,
         Command::Show(args) => jobs::show(&session().await?, args.job, global.json).await,
         Command::Watch(args) => jobs::watch(&session().await?, args.job, global.json).await,
-        Command::Report(args) => report::report(&session().await?, args, global.json).await,
+        Command::Report(args) => report::report(args, global.json, session).await,
         Command::Cancel(args) => jobs::cancel(&session().await?, args.job, global.json).await,
         Command::Check => check::check(session().await, global.json).await,
         Command::Completions { shell } => {

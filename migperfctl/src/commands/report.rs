@@ -1,13 +1,14 @@
-//! `report`: a stored job's report, read as JSON and shown in the form that was asked for. Nothing is computed here.
+//! `report`: a job's report, read as JSON from the daemon or a file, and shown in the form that was asked for. Nothing is
+//! measured or computed here but what is shown.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
-use migperf_core::report::{Report, Summary, csv, text};
+use migperf_core::report::{Report, Summary, csv, html, text};
 use migperf_dbus::Keyed;
 
-use crate::args::{Format, ReportArgs};
+use crate::args::{Format, ReportArgs, ReportOf};
 use crate::commands::read_document;
 use crate::connect::Session;
 use crate::exit::Exit;
@@ -35,12 +36,22 @@ impl Stored {
         Ok(Self { json, report })
     }
 
+    /// Reads a JSON report.
+    pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
+        let json = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        let report = serde_json::from_str(&json).with_context(|| {
+            format!("{} is no JSON report, or one of a newer version than this program", path.display())
+        })?;
+        Ok(Self { json, report })
+    }
+
     /// The report in a form.
     pub(crate) fn render(&self, format: Format, display: Display) -> String {
         match format {
             Format::Text => text::render(&self.report, display.width, display.colour),
             Format::Json => self.json.clone(),
             Format::Csv => csv::render(&self.report),
+            Format::Html => html::render(&self.report),
         }
     }
 
@@ -48,11 +59,15 @@ impl Stored {
     pub(crate) fn write_all(&self, directory: &Path) -> anyhow::Result<()> {
         make_directory(directory)?;
         let display = Display { width: FILE_WIDTH, colour: false };
-        for (name, format) in [("report.txt", Format::Text), ("report.json", Format::Json), ("report.csv", Format::Csv)]
-        {
+        for (name, format) in [
+            ("report.html", Format::Html),
+            ("report.txt", Format::Text),
+            ("report.json", Format::Json),
+            ("report.csv", Format::Csv),
+        ] {
             write(&directory.join(name), &self.render(format, display))?;
         }
-        output::note(&format!("wrote report.txt, report.json and report.csv into {}", directory.display()));
+        output::note(&format!("wrote report.html, .txt, .json and .csv into {}", directory.display()));
         Ok(())
     }
 
@@ -84,17 +99,21 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 
-/// Prints or writes a job's report.
-pub(crate) async fn report(session: &Session, args: ReportArgs, json: bool) -> anyhow::Result<Exit> {
+/// Prints or writes a report.
+pub(crate) async fn report<F>(args: ReportArgs, json: bool, session: impl FnOnce() -> F) -> anyhow::Result<Exit>
+where
+    F: Future<Output = anyhow::Result<Session>>,
+{
     let format = Format::asked(args.format, json);
     let display = match &args.output {
         Some(_) => Display { width: FILE_WIDTH, colour: false },
         None => output::display(),
     };
-    let text = match format {
+    let text = match (&args.of, format) {
+        (ReportOf::File(path), _) => Stored::read(path)?.render(format, display),
         // As it is: a program may understand what this one does not.
-        Format::Json => bytes(session, args.job).await?,
-        Format::Text | Format::Csv => Stored::open(session, args.job).await?.render(format, display),
+        (ReportOf::Job(job), Format::Json) => bytes(&session().await?, *job).await?,
+        (ReportOf::Job(job), _) => Stored::open(&session().await?, *job).await?.render(format, display),
     };
     match &args.output {
         Some(path) => write(path, &text)?,
