@@ -32,6 +32,6 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<()> {
     client.arg("run").arg(workspace.root.join(SUITE)).arg("--local").arg("--output").arg(&reports).args(&args.client);
     client.env("MIGPERF_LIBTORCH", &libtorch.libraries);
     process::run(&mut client).context("the measurement did not end well")?;
-    eprintln!("demo: the report is in {} (report.txt, report.json, report.csv)", reports.display());
+    eprintln!("demo: the report is in {} (report.html, report.txt, report.json, report.csv)", reports.display());
     Ok(())
 }

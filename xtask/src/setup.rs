@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
+use crate::test::page;
 use crate::workspace::Workspace;
 use crate::{machine, process, torch};
 
@@ -16,11 +17,15 @@ pub(crate) struct Args {
     /// Packages only: no libtorch, so the worker can't be built
     #[arg(long)]
     no_torch: bool,
+    /// Also what only the tests need: a browser and npm, to look at the HTML report
+    #[arg(long)]
+    tests: bool,
 }
 
 impl Args {
-    pub(crate) fn packages_only() -> Self {
-        Self { no_torch: true }
+    /// All that the tests need, or all but libtorch.
+    pub(crate) fn for_tests(no_torch: bool) -> Self {
+        Self { no_torch, tests: true }
     }
 }
 
@@ -51,6 +56,18 @@ const REQUIREMENTS: &[Requirement] = &[
         packages: &["pkg-config", "libsystemd-dev"],
         is_needed: |workspace, _| workspace.uses("systemd"),
         is_there: || process::succeeds(Command::new("pkg-config").args(["--exists", "libsystemd"])),
+    },
+    Requirement {
+        what: "Chromium (draws the HTML report in its test)",
+        packages: &["chromium"],
+        is_needed: |_, args| args.tests,
+        is_there: || page::browser().is_some(),
+    },
+    Requirement {
+        what: "Node.js and npm (fetch and run the HTML report's validator)",
+        packages: &["nodejs", "npm"],
+        is_needed: |_, args| args.tests,
+        is_there: || process::on_path("node").is_some() && process::on_path("npm").is_some(),
     },
 ];
 

@@ -3,6 +3,7 @@
 //! Checks and most tests use the dev profile. The programs and the worker are built once, with the release profile; the
 //! end-to-end tests are pointed at them by `MIGPERF_BIN_DIR` and `MIGPERF_LIBTORCH`.
 
+pub(crate) mod page;
 mod tally;
 
 use std::env;
@@ -27,6 +28,9 @@ pub(crate) struct Args {
     /// Leave out the worker, what is built with it, and the end-to-end tests
     #[arg(long)]
     quick: bool,
+    /// Only draw the HTML report in a browser and validate it
+    #[arg(long, conflicts_with = "quick")]
+    page: bool,
 }
 
 /// Runs all parts, says which failed, and closes with the line that counts.
@@ -36,7 +40,11 @@ pub(crate) struct Args {
 #[expect(clippy::print_stdout, reason = "the closing line is the result of the command")]
 pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     let mut tally = Tally::default();
-    let parts = if args.quick { quick } else { all };
+    let parts = match (args.page, args.quick) {
+        (true, _) => page_only,
+        (false, true) => quick,
+        (false, false) => all,
+    };
     parts(workspace, &mut tally);
     for line in tally.explanations() {
         eprintln!("test: {line}");
@@ -45,19 +53,26 @@ pub(crate) fn run(workspace: &Workspace, args: &Args) -> Result<ExitCode> {
     Ok(if tally.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+fn page_only(workspace: &Workspace, tally: &mut Tally) {
+    tally.check("set-up", || setup::run(workspace, &setup::Args::for_tests(true)));
+    tally.check("the HTML report in a browser", || page::check(workspace));
+    tally.leave_out("everything else (--page)");
+}
+
 fn quick(workspace: &Workspace, tally: &mut Tally) {
-    tally.check("set-up", || setup::run(workspace, &setup::Args::packages_only()));
+    tally.check("set-up", || setup::run(workspace, &setup::Args::for_tests(true)));
     checks(tally);
     tally.check("tidy", || tidy::run(workspace, &tidy::Args::source_only()));
     tally.tests("tests", || {
         let excluded = ["--exclude", binaries::WORKER, "--exclude", END_TO_END];
         cargo_test(cargo().args(["test", "--workspace"]).args(excluded))
     });
+    tally.check("the HTML report in a browser", || page::check(workspace));
     tally.leave_out("the worker, its lints, what it links, and the end-to-end tests (--quick)");
 }
 
 fn all(workspace: &Workspace, tally: &mut Tally) {
-    tally.check("set-up", || setup::run(workspace, &setup::Args::default()));
+    tally.check("set-up", || setup::run(workspace, &setup::Args::for_tests(false)));
     checks(tally);
     tally.check("lints of the worker", || {
         process::run(clippy().args([
@@ -81,6 +96,7 @@ fn all(workspace: &Workspace, tally: &mut Tally) {
                 .env("MIGPERF_LIBTORCH", libtorch.libraries),
         )
     });
+    tally.check("the HTML report in a browser", || page::check(workspace));
     tally.tests("tests of the worker", || {
         let libtorch = torch::made_earlier(workspace)?;
         let mut command = cargo();
