@@ -6,6 +6,7 @@
 pub mod affinity;
 pub mod chain;
 pub mod cohort;
+pub mod compare;
 pub mod device;
 pub mod ids;
 pub mod job;

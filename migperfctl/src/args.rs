@@ -65,6 +65,11 @@ pub(crate) enum Command {
     /// A JSON report in a file is shown without a daemon, on any machine.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
+    /// Compare two reports: what is the same, what changed, and what can't be told
+    ///
+    /// Only differences between fresh cohorts decide, so both need repeats. Ends with 8 if something got worse.
+    #[command(after_help = COMPARE_EXAMPLES)]
+    Compare(CompareArgs),
     /// Cancel a job; what it has measured stays
     Cancel(JobArgs),
     /// Say what measuring needs here, what is missing, and what to do about it
@@ -91,6 +96,11 @@ Examples:
   migperfctl report 12
   migperfctl report 12 --format html -o night.html
   migperfctl report result/report.json --format markdown";
+
+const COMPARE_EXAMPLES: &str = "\
+Examples:
+  migperfctl compare 11 12
+  migperfctl compare baseline/report.json 12 --format markdown";
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -163,6 +173,43 @@ pub(crate) struct ReportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
+#[derive(Debug, Args)]
+pub(crate) struct CompareArgs {
+    /// The report before: a job's number, or a file with a JSON report
+    #[arg(value_name = "JOB|FILE")]
+    pub(crate) before: ReportOf,
+    /// The report after
+    #[arg(value_name = "JOB|FILE")]
+    pub(crate) after: ReportOf,
+    /// The least change that matters, in percent
+    #[arg(long, value_name = "PERCENT", default_value_t = 2.0, value_parser = percent)]
+    pub(crate) least_effect: f64,
+    /// What the comparison looks like
+    #[arg(long, value_enum, value_name = "FORMAT", conflicts_with = "json")]
+    pub(crate) format: Option<CompareFormat>,
+    /// Write it to this file instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+}
+
+/// What a comparison looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompareFormat {
+    /// Tables for people
+    Text,
+    /// For a pull request
+    Markdown,
+    /// Everything
+    Json,
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').trim_end().parse::<f64>() {
+        Ok(percent) if (0.0..=100.0).contains(&percent) => Ok(percent),
+        _ => Err(format!("`{text}` is no percentage between 0 and 100")),
+    }
+}
+
 /// Whose report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReportOf {
@@ -207,6 +254,8 @@ pub(crate) enum Format {
     Csv,
     /// One page with plots, for a browser; it loads nothing
     Html,
+    /// Tables for issues, wikis and pull requests
+    Markdown,
 }
 
 impl Format {
@@ -331,6 +380,7 @@ mod tests {
             "watch 7 --system",
             "report 7 --format csv --output x.csv",
             "report result/report.json --format html -o x.html",
+            "compare 7 before.json --format markdown --least-effect 5%",
             "cancel 7",
             "check",
             "completions bash",
@@ -358,7 +408,9 @@ mod tests {
             ("list --limit 0", "0 is not in 1.."),
             ("show", "<JOB>"),
             ("show last", "invalid digit"),
-            ("report 7 --format pdf", "[possible values: text, json, csv, html]"),
+            ("report 7 --format pdf", "[possible values: text, json, csv, html, markdown]"),
+            ("compare 7", "<JOB|FILE>"),
+            ("compare 7 8 --least-effect much", "no percentage"),
             ("report 99999999999", "too large for a job's number"),
         ] {
             let message = parse(line).map(|cli| panic!("{line}: {cli:?}")).unwrap_err().to_string();

@@ -26,6 +26,8 @@ pub(crate) enum Exit {
     Invalid,
     /// No such job, or nothing to report yet.
     Nothing,
+    /// A comparison found something that got worse.
+    Worse,
     /// Cancelled, or left by an interrupt.
     Cancelled,
 }
@@ -41,6 +43,7 @@ Exit codes:
     5  refused: the device can't be measured now, or you may not
     6  at least one trial has no valid result
     7  no such job, or nothing to report
+    8  of `compare`: something got worse
   130  cancelled or interrupted";
 
 impl Exit {
@@ -55,6 +58,7 @@ impl Exit {
             Self::Refused => 5,
             Self::Invalid => 6,
             Self::Nothing => 7,
+            Self::Worse => 8,
             Self::Cancelled => 130,
         }
     }
@@ -168,8 +172,8 @@ mod tests {
 
     #[test]
     fn the_help_names_every_code() {
-        use Exit::{Cancelled, Device, Failure, Invalid, Nothing, Refused, Suite, Usage, Valid};
-        for exit in [Valid, Failure, Usage, Suite, Device, Refused, Invalid, Nothing, Cancelled] {
+        use Exit::{Cancelled, Device, Failure, Invalid, Nothing, Refused, Suite, Usage, Valid, Worse};
+        for exit in [Valid, Failure, Usage, Suite, Device, Refused, Invalid, Nothing, Worse, Cancelled] {
             assert!(HELP.contains(&format!("\n{:>5}  ", exit.code())), "{exit:?}");
         }
     }

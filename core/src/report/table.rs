@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 /// How a piece of text stands out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Style {
+pub(crate) enum Style {
     #[default]
     Plain,
     Bold,
@@ -15,7 +15,7 @@ pub(super) enum Style {
 
 impl Style {
     /// The text with terminal escapes around it, if colour is wanted.
-    pub(super) fn paint(self, text: &str, colour: bool) -> String {
+    pub(crate) fn paint(self, text: &str, colour: bool) -> String {
         let code = match self {
             Self::Plain => return text.to_owned(),
             _ if !colour => return text.to_owned(),
@@ -29,21 +29,21 @@ impl Style {
 }
 
 /// Text from outside without anything that a terminal would act on.
-pub(super) fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// A column's heading, and what it is worth when room is short: the lowest go first, 0 never.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Column {
-    pub(super) head: &'static str,
-    pub(super) left: bool,
-    pub(super) give_up: u8,
+pub(crate) struct Column {
+    pub(crate) head: &'static str,
+    pub(crate) left: bool,
+    pub(crate) give_up: u8,
 }
 
 /// Rows under headings.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     columns: Vec<Column>,
     rows: Vec<Vec<(String, Style)>>,
 }
@@ -51,26 +51,26 @@ pub(super) struct Table {
 /// Blanks before each column where there is room, and where there is not.
 const GAPS: [usize; 2] = [2, 1];
 /// A cell of a number that is missing.
-pub(super) const MISSING: &str = "-";
+pub(crate) const MISSING: &str = "-";
 
 fn width_of(text: &str) -> usize {
     text.chars().count()
 }
 
 impl Table {
-    pub(super) fn new(columns: &[Column]) -> Self {
+    pub(crate) fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
     /// A row with a cell for each column.
-    pub(super) fn push(&mut self, cells: Vec<(String, Style)>) {
+    pub(crate) fn push(&mut self, cells: Vec<(String, Style)>) {
         debug_assert_eq!(cells.len(), self.columns.len(), "a cell for each column");
         self.rows.push(cells.into_iter().map(|(text, style)| (clean(&text), style)).collect());
     }
 
     /// The table; columns that are empty or missing everywhere, or for which there is no room, are left out. The headings
     /// of the latter come back.
-    pub(super) fn render(&self, width: usize, colour: bool) -> (String, Vec<&'static str>) {
+    pub(crate) fn render(&self, width: usize, colour: bool) -> (String, Vec<&'static str>) {
         let widths: Vec<usize> = (0..self.columns.len())
             .map(|at| self.rows.iter().map(|row| width_of(&row[at].0)).max().unwrap_or(0))
             .collect();
@@ -110,7 +110,7 @@ impl Table {
 }
 
 /// Words filled into lines of at most `width`, the first with one indent, the others with another.
-pub(super) fn wrap(text: &str, width: usize, first: &str, rest: &str) -> String {
+pub(crate) fn wrap(text: &str, width: usize, first: &str, rest: &str) -> String {
     let mut lines = String::new();
     let (mut line, mut empty) = (first.to_owned(), true);
     for word in clean(text).split_whitespace() {

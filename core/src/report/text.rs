@@ -112,7 +112,7 @@ fn plain(text: impl Into<String>) -> (String, Style) {
 }
 
 /// Four significant digits, without an exponent.
-pub(super) fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     let decimals = match size {
         _ if size >= 1_000.0 => 0,

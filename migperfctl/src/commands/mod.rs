@@ -1,6 +1,7 @@
 //! The commands, one function each: ask the daemon, show what it says, and how the program ends.
 
 mod check;
+mod compare;
 mod jobs;
 mod report;
 mod run;
@@ -68,6 +69,7 @@ async fn command(cli: Cli) -> anyhow::Result<Exit> {
         Command::Show(args) => jobs::show(&session().await?, args.job, global.json).await,
         Command::Watch(args) => jobs::watch(&session().await?, args.job, global.json).await,
         Command::Report(args) => report::report(args, global.json, session).await,
+        Command::Compare(args) => compare::compare(args, global.json, session).await,
         Command::Cancel(args) => jobs::cancel(&session().await?, args.job, global.json).await,
         Command::Check => check::check(session().await, global.json).await,
         Command::Completions { shell } => {

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
-use migperf_core::report::{Report, Summary, csv, html, text};
+use migperf_core::report::{Report, Summary, csv, html, markdown, text};
 use migperf_dbus::Keyed;
 
 use crate::args::{Format, ReportArgs, ReportOf};
@@ -15,7 +15,7 @@ use crate::exit::Exit;
 use crate::output::{self, Display};
 
 /// Columns of a text report in a file.
-const FILE_WIDTH: usize = 120;
+pub(crate) const FILE_WIDTH: usize = 120;
 
 /// A report as the daemon gave it, and as it was understood.
 #[derive(Debug)]
@@ -45,6 +45,11 @@ impl Stored {
         Ok(Self { json, report })
     }
 
+    /// The report.
+    pub(crate) fn report(&self) -> &Report {
+        &self.report
+    }
+
     /// The report in a form.
     pub(crate) fn render(&self, format: Format, display: Display) -> String {
         match format {
@@ -52,6 +57,7 @@ impl Stored {
             Format::Json => self.json.clone(),
             Format::Csv => csv::render(&self.report),
             Format::Html => html::render(&self.report),
+            Format::Markdown => markdown::render(&self.report),
         }
     }
 
@@ -95,7 +101,7 @@ pub(crate) fn make_directory(directory: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("can't make the directory {}", directory.display()))
 }
 
-fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 

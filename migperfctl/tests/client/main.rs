@@ -393,3 +393,50 @@ fn completions_need_no_daemon() {
     }
     assert!(!Path::new(&bench.state.path().join("migperfd.log")).exists());
 }
+
+const H200: &str = "../docs/results/h200-co-load-resnet18/first/report.json";
+
+/// The committed report with three repeats of each trial, whose throughputs differ by a tenth of a percent, all of them
+/// times `factor`.
+fn repeated(factor: f64) -> String {
+    let mut report: serde_json::Value = serde_json::from_str(&fs::read_to_string(H200).unwrap()).unwrap();
+    let trials = report["trials"].as_array_mut().unwrap();
+    let once = trials.clone();
+    for (repeat, noise) in [(1, 1.001), (2, 0.999)] {
+        for mut trial in once.clone() {
+            trial["repeat"] = repeat.into();
+            for group in trial["groups"].as_array_mut().unwrap() {
+                let rate = &mut group["throughput_samples_per_s"]["value"];
+                *rate = (rate.as_f64().unwrap() * noise).into();
+            }
+            trials.push(trial);
+        }
+    }
+    for group in trials.iter_mut().flat_map(|trial| trial["groups"].as_array_mut().unwrap()) {
+        let rate = &mut group["throughput_samples_per_s"]["value"];
+        *rate = (rate.as_f64().unwrap() * factor).into();
+    }
+    report.to_string()
+}
+
+#[test]
+fn reports_in_files_are_shown_and_compared_without_a_daemon() {
+    let bench = Bench::silent(Conduct::Ends { failed: 0 });
+    bench.write("once.json", &fs::read_to_string(H200).unwrap());
+    bench.write("before.json", &repeated(1.0));
+    bench.write("slower.json", &repeated(0.8));
+    bench.run("report once.json").check(0, &["co-load-resnet18-short"]);
+    bench.run("report once.json --format html -o once.html").check(0, &[]);
+    assert!(bench.read("once.html").starts_with("<!DOCTYPE html>"));
+    bench.run("report once.json --format markdown").check(0, &["| sharing | work |", "NVIDIA H200"]);
+    bench.run("compare once.json once.json").check(0, &["can't tell", "needs 2 cohorts on each side"]);
+    bench.run("compare before.json before.json").check(0, &["same"]);
+    bench.run("compare before.json slower.json").check(8, &["worse", "-20.0 %"]);
+    bench.run("compare slower.json before.json --format markdown").check(0, &["### migperf: better"]);
+    let ran = bench.run("compare before.json slower.json --json");
+    ran.check(8, &[]);
+    assert_eq!((&ran.json()["schema"], &ran.json()["rows"][0]["verdict"]), (&1.into(), &"worse".into()));
+    bench.run("report missing.json").check(1, &["can't read missing.json"]);
+    bench.write("other.json", "{}");
+    bench.run("report other.json").check(1, &["is no JSON report"]);
+}
