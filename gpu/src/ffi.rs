@@ -5,6 +5,10 @@
 
 #![expect(unsafe_code, reason = "NVML is a C library")]
 
+#[cfg(feature = "control")]
+pub(crate) mod control;
+pub(crate) mod mig;
+
 use std::mem::MaybeUninit;
 
 use migperf_core::device::Placement;
