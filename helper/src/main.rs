@@ -11,7 +11,7 @@ use tracing_subscriber::EnvFilter;
 /// Changes how GPUs are divided, for migperfd, and puts them back
 #[derive(Debug, Parser)]
 #[command(version)]
-#[group(id = "life", required = true, multiple = false, args = ["peer", "system", "restore", "report", "hand"])]
+#[command(group(clap::ArgGroup::new("life").required(true).args(["peer", "system", "restore", "report", "hand"])))]
 struct Arguments {
     /// Serve the process at the other end of the socket on standard input
     #[arg(long)]

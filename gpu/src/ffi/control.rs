@@ -25,7 +25,13 @@ pub(crate) fn create_gpu_instance(device: &Device<'_>, profile: u32, at: Placeme
     let mut raw: nvmlGpuInstance_t = ptr::null_mut();
     let (lib, at) = (device.nvml().lib(), &raw const placement);
     call!(lib, nvmlDeviceCreateGpuInstanceWithPlacement, device.handle(), profile, at, &raw mut raw)?;
+    made("nvmlDeviceCreateGpuInstanceWithPlacement", raw)?;
     gpu_instance_info(device, handle(raw)).map(|info| info.id)
+}
+
+/// A call that succeeded without a handle did nothing.
+fn made<T>(call: &str, handle: *mut T) -> Result<(), Refusal> {
+    if handle.is_null() { Err(Refusal { call: call.to_owned(), code: code::NOT_FOUND }) } else { Ok(()) }
 }
 
 /// Destroys a GPU instance.
@@ -50,6 +56,7 @@ pub(crate) fn create_compute_instance(
             call!(lib, nvmlGpuInstanceCreateComputeInstanceWithPlacement, within.raw, profile, at, into)?;
         }
     }
+    made("nvmlGpuInstanceCreateComputeInstance", raw)?;
     let mut info = std::mem::MaybeUninit::<nvmlComputeInstanceInfo_t>::zeroed();
     call!(lib, nvmlComputeInstanceGetInfo_v2, raw, info.as_mut_ptr())?;
     // SAFETY: every bit pattern of the structure's integers and pointers is valid, and it was zeroed before.
@@ -72,8 +79,6 @@ pub(crate) fn compute_instance<'d>(
 ) -> Result<ComputeInstanceHandle<'d>, Refusal> {
     let mut raw: nvmlComputeInstance_t = ptr::null_mut();
     call!(device.nvml().lib(), nvmlGpuInstanceGetComputeInstanceById, within.raw, id, &raw mut raw)?;
-    if raw.is_null() {
-        return Err(Refusal { call: "nvmlGpuInstanceGetComputeInstanceById".to_owned(), code: code::NOT_FOUND });
-    }
+    made("nvmlGpuInstanceGetComputeInstanceById", raw)?;
     Ok(super::mig::compute_handle(raw))
 }
