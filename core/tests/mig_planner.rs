@@ -7,7 +7,7 @@ use migperf_core::mig::compute::ComputeOffer;
 use migperf_core::mig::layout::Layout;
 use migperf_core::mig::offer::{Engines, Offer, Offers, Placed, Placement};
 use migperf_core::mig::planner::{
-    Change, Existing, ExistingCompute, Found, Rest, Source, Step, Within, reach, resolve,
+    Change, Existing, ExistingCompute, Found, Rest, Source, Step, Within, reach, replace, resolve,
 };
 use migperf_core::mig::profile::Profile;
 use proptest::prelude::*;
@@ -539,6 +539,29 @@ fn what_can_t_be_done_names_the_conflict_and_what_can() {
         "4g(3c+1c)",
         "a 4g.71gb can't hold 3c+1c; it offers 1c (at most 4), 2c (at most 2), 4c (at most 1)",
     );
+}
+
+#[test]
+fn only_what_is_in_the_way_is_replaced() {
+    let offers = device("H200-141");
+    let check = |wanted: &str, gone: &[u32]| {
+        let there = [("1g", 2), ("1g", 6)].map(|(profile, at)| placed(&offers, &profile.parse().unwrap(), at));
+        let found = found(&there, |_| true);
+        let change = replace(&offers, &found, &wanted.parse().unwrap(), Rest::Goes).unwrap();
+        let destroyed: Vec<u32> = change
+            .steps
+            .iter()
+            .filter_map(|step| if let Step::DestroyGpuInstance { id, .. } = step { Some(*id) } else { None })
+            .collect();
+        assert_eq!(destroyed, gone, "{wanted}");
+    };
+    check("1g", &[]);
+    check("4g", &[10]);
+    check("4g+1g", &[10]);
+    check("7g", &[10, 11]);
+    check("off", &[10, 11]);
+    let error = replace(&offers, &found(&[], |_| true), &"8x1g".parse().unwrap(), Rest::Goes);
+    assert!(matches!(error, Err(migperf_core::mig::planner::ChangeError::TooMuch { .. })));
 }
 
 #[test]

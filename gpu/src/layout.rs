@@ -256,6 +256,7 @@ impl Nvml {
                 most: info.most,
                 placements: ffi::possible_placements(&device, info.id)?,
                 engines: info.engines,
+                compute: Vec::new(),
             };
             offers.push(ProfileOffer { id: info.id, offer });
         }

@@ -157,7 +157,7 @@ pub fn next(
             None => beside.push(gpu),
         }
     }
-    for gpu in beside.into_iter().filter(|gpu| may_go(gpu)) {
+    if let Some(gpu) = beside.into_iter().find(|gpu| may_go(gpu)) {
         return Some(match gpu.compute.first() {
             Some(compute) => destroy(gpu, compute),
             None => Step::DestroyGpu { id: gpu.id, profile: gpu.profile.clone(), placement: gpu.placement },
@@ -223,7 +223,7 @@ pub fn way_back(entry: &Entry, now: &Division) -> (Target, Vec<String>) {
             None if !ours => left.push(format!("{shown} was removed by somebody else")),
             None => match foreign.iter().find(|gpu| overlap(gpu.placement, found.placement)) {
                 Some(gpu) => {
-                    left.push(format!("{shown} can't come back: somebody else made {} there", gpu.as_written()))
+                    left.push(format!("{shown} can't come back: somebody else made {} there", gpu.as_written()));
                 }
                 None => instances.push(wanted),
             },

@@ -4,7 +4,7 @@
 //! the GPU goes back to what it was before the call; what can't be put back is said, with what an administrator would
 //! type. Who asked is told in one line of the log for each change.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -279,7 +279,6 @@ impl Engine {
             )));
         }
         let ours = |gpu: &GpuInstance| previous.is_some_and(|entry| entry.owns(gpu));
-        let may_go = |gpu: &GpuInstance| order.replace_existing || ours(gpu);
         let profiles = match (layout, now.mode) {
             (Layout::Off, _) | (_, MigMode::Unsupported) => Vec::new(),
             _ => match work.ask(&Request::Profiles(work.gpu.clone())) {
@@ -288,12 +287,8 @@ impl Engine {
                 Err(error) => return Err(self.before_changes(&work.gpu, Cause::Hand(error))),
             },
         };
-        let mut plan = plan::plan(&now, &profiles, layout, &may_go).map_err(EngineError::Infeasible)?;
-        // What an earlier layout of ours left and this one does not want goes too.
-        let wanted = |gpu: &GpuInstance| plan.target.instances.iter().any(|wanted| wanted.is(gpu));
-        let idle: BTreeSet<u32> =
-            now.instances.iter().filter(|gpu| ours(gpu) && !wanted(gpu)).map(|gpu| gpu.id).collect();
-        plan.destroy.extend(idle);
+        let plan =
+            plan::plan(&now, &profiles, layout, &ours, order.replace_existing).map_err(EngineError::Infeasible)?;
         if !plan.target.is_reached(&now) || !plan.destroy.is_empty() {
             let change = if is_on(now.mode) == plan.target.on { Change::Instances } else { Change::Mode };
             let holders = work.holders(&now, change).map_err(|cause| self.before_changes(&work.gpu, cause))?;

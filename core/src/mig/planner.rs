@@ -363,6 +363,28 @@ pub fn reach(offers: &Offers, found: &Found, wanted: &Layout, rest: Rest) -> Res
     }
 }
 
+/// As [`reach`], where what must stay may be replaced too: only instances that are in the way go, as few as possible. The
+/// caller has made sure that nobody uses them.
+///
+/// # Errors
+/// If the device has no such profile or place, or what is wanted can't exist at all.
+pub fn replace(offers: &Offers, found: &Found, wanted: &Layout, rest: Rest) -> Result<Change, ChangeError> {
+    let mut found = found.clone();
+    loop {
+        match reach(offers, &found, wanted, rest) {
+            Err(ChangeError::InTheWay { in_the_way, .. } | ChangeError::NotOff { in_the_way })
+                if !in_the_way.is_empty() =>
+            {
+                for existing in found.instances.iter_mut().filter(|one| in_the_way.contains(&one.placed)) {
+                    existing.must_stay = false;
+                    existing.compute.iter_mut().for_each(|compute| compute.must_stay = false);
+                }
+            }
+            answer => return answer,
+        }
+    }
+}
+
 fn refusal(offers: &Offers, existing: &[&Existing], wishes: &[Wish<'_>], rest: Rest) -> ChangeError {
     let part = |part: Vec<usize>| {
         let wishes: Vec<Wish<'_>> = part.into_iter().map(|at| wishes[at].clone()).collect();
