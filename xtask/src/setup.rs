@@ -46,9 +46,9 @@ const REQUIREMENTS: &[Requirement] = &[
         is_there: || process::on_path("c++").is_some() && process::on_path("cc").is_some(),
     },
     Requirement {
-        what: "Python's pip (fetches libtorch)",
+        what: "Python's pip (fetches libtorch, and the tests' client of NVML)",
         packages: &["python3", "python3-pip"],
-        is_needed: |workspace, args| !args.no_torch && torch::needs_pip(workspace),
+        is_needed: |workspace, args| args.tests || !args.no_torch && torch::needs_pip(workspace),
         is_there: || process::succeeds(Command::new("python3").args(["-m", "pip", "--version"])),
     },
     Requirement {

@@ -3,6 +3,7 @@
 //! Checks and most tests use the dev profile. The programs and the worker are built once, with the release profile; the
 //! end-to-end tests are pointed at them by `MIGPERF_BIN_DIR` and `MIGPERF_LIBTORCH`.
 
+mod nvml;
 pub(crate) mod page;
 mod tally;
 
@@ -65,7 +66,8 @@ fn quick(workspace: &Workspace, tally: &mut Tally) {
     tally.check("tidy", || tidy::run(workspace, &tidy::Args::source_only()));
     tally.tests("tests", || {
         let excluded = ["--exclude", binaries::WORKER, "--exclude", END_TO_END];
-        cargo_test(cargo().args(["test", "--workspace"]).args(excluded))
+        let client = nvml::client(workspace)?;
+        cargo_test(cargo().args(["test", "--workspace"]).args(excluded).env(nvml::VARIABLE, client))
     });
     tally.check("the HTML report in a browser", || page::check(workspace));
     tally.leave_out("the worker, its lints, what it links, and the end-to-end tests (--quick)");
@@ -89,9 +91,11 @@ fn all(workspace: &Workspace, tally: &mut Tally) {
     tally.check("tidy", || tidy::run(workspace, &tidy::Args::default()));
     tally.tests("tests", || {
         let libtorch = torch::made_earlier(workspace)?;
+        let client = nvml::client(workspace)?;
         cargo_test(
             cargo()
                 .args(["test", "--workspace", "--exclude", binaries::WORKER])
+                .env(nvml::VARIABLE, client)
                 .env("MIGPERF_BIN_DIR", workspace.release())
                 .env("MIGPERF_LIBTORCH", libtorch.libraries),
         )
