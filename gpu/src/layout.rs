@@ -38,7 +38,7 @@ pub mod code {
 /// Constants of GPU instance profiles that are asked for: more than any driver has.
 const CONSTANTS: u32 = 32;
 /// Constants of compute instance profiles that are asked for.
-const PART_CONSTANTS: u32 = 12;
+const PART_CONSTANTS: u32 = 8;
 /// `NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED`.
 const FIELD_RESETLESS: FieldId = FieldId(184);
 
@@ -304,9 +304,17 @@ fn present<T>(ask: impl Fn() -> Result<T, Refusal>) -> Result<Option<T>, Refusal
     }
 }
 
+/// Constants that the device lacks are left out; the first that is none ends the enumeration.
 fn profile_infos(device: &Device<'_>) -> Result<Vec<ffi::ProfileInfo>, Refusal> {
-    let infos = (0..CONSTANTS).map(|constant| present(|| ffi::profile_info(device, constant)));
-    infos.filter_map(Result::transpose).collect()
+    let mut infos = Vec::new();
+    for constant in 0..CONSTANTS {
+        match present(|| ffi::profile_info(device, constant))? {
+            Some(info) => infos.push(info),
+            None if ffi::profile_info(device, constant).is_err_and(|it| it.code == code::INVALID_ARGUMENT) => break,
+            None => {}
+        }
+    }
+    Ok(infos)
 }
 
 fn part_infos(device: &Device<'_>, within: ffi::GpuInstanceHandle<'_>) -> Result<Vec<ffi::PartInfo>, Refusal> {

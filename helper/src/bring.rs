@@ -171,9 +171,9 @@ pub fn next(
     if !target.on {
         return now.instances.is_empty().then_some(Step::SetMode(false));
     }
-    // What was found first is made first: an open place is filled, then what it holds.
+    // An instance is filled before the next is made; the largest part first, which has the fewest places.
     for (wanted, gpu) in &pairs {
-        if let Some(part) = missing(wanted, gpu).first() {
+        if let Some(part) = missing(wanted, gpu).into_iter().max_by_key(|part| part.profile.compute_slices()) {
             return Some(Step::CreateCompute {
                 gpu_instance: gpu.id,
                 profile: part.profile.clone(),

@@ -87,7 +87,7 @@ pub fn in_the_way(devices: &Path, minor: u32, processes: &[GpuProcess], change: 
             continue;
         }
         let holder = Holder::of(pid, None);
-        if is_hand(pid, own) {
+        if is_hand(pid, own, &holder.program) {
             continue;
         }
         let persistence = holder.program == "nvidia-persiste";
@@ -103,11 +103,9 @@ pub fn in_the_way(devices: &Path, minor: u32, processes: &[GpuProcess], change: 
     holders
 }
 
-/// A hand of this helper: its child, of the same program.
-fn is_hand(pid: u32, own: u32) -> bool {
-    let process = Path::new("/proc").join(pid.to_string());
-    let program = |process: &Path| std::fs::read_link(process.join("exe")).ok();
-    stat(pid).is_some_and(|(parent, _)| parent == own) && program(&process) == program(Path::new("/proc/self"))
+/// A hand of this helper: its child, of the same name.
+fn is_hand(pid: u32, own: u32, program: &str) -> bool {
+    program == "migperf-helper" && stat(pid).is_some_and(|(parent, _)| parent == own)
 }
 
 /// A process's parent, and when it started, in clock ticks since boot.

@@ -210,7 +210,7 @@ impl HelperObject {
         layout: &str,
         liveness: zbus::OwnedFd,
         options: Keyed,
-    ) -> Result<Changed, Error> {
+    ) -> Result<(Vec<contract::GpuInstance>, Keyed), Error> {
         let gpu = gpu_uuid(gpu)?;
         let layout: Layout = layout.parse().map_err(|error| Error::InvalidArgument(chain(&error)))?;
         let order = order(&options, self.caller(&header), true)?;
@@ -239,7 +239,12 @@ impl HelperObject {
     }
 
     #[zbus(out_args("instances", "changed"))]
-    async fn restore(&self, #[zbus(header)] header: Header<'_>, gpu: &str, options: Keyed) -> Result<Changed, Error> {
+    async fn restore(
+        &self,
+        #[zbus(header)] header: Header<'_>,
+        gpu: &str,
+        options: Keyed,
+    ) -> Result<(Vec<contract::GpuInstance>, Keyed), Error> {
         let gpu = gpu_uuid(gpu)?;
         let order = order(&options, self.caller(&header), false)?;
         work(&self.held, move |held| {
