@@ -48,6 +48,8 @@ pub enum Abort {
     Cancelled,
     /// A process of somebody else's came to the device.
     Contaminated,
+    /// What the cohort depends on broke: its MPS control daemon, its device's layout.
+    Failed,
 }
 
 /// What the cohort's owner must do.

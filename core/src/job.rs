@@ -14,6 +14,8 @@ pub enum JobState {
     WaitingForGpu,
     /// Its trials run.
     Running,
+    /// Its trials are over; its GPU is brought back to the layout that was found.
+    Restoring,
     /// All its trials ended; each has its own outcome.
     Done,
     /// It could not go on.
@@ -26,10 +28,11 @@ pub enum JobState {
 
 impl JobState {
     /// Every state.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Queued,
         Self::WaitingForGpu,
         Self::Running,
+        Self::Restoring,
         Self::Done,
         Self::Failed,
         Self::Cancelled,
@@ -43,6 +46,7 @@ impl JobState {
             Self::Queued => "queued",
             Self::WaitingForGpu => "waiting-for-gpu",
             Self::Running => "running",
+            Self::Restoring => "restoring",
             Self::Done => "done",
             Self::Failed => "failed",
             Self::Cancelled => "cancelled",
@@ -68,7 +72,8 @@ impl JobState {
         match self {
             Self::Queued => !matches!(next, Self::Queued | Self::Done),
             Self::WaitingForGpu => !matches!(next, Self::WaitingForGpu | Self::Done),
-            Self::Running => next.is_final() || next == Self::WaitingForGpu,
+            Self::Running => next.is_final() || matches!(next, Self::WaitingForGpu | Self::Restoring),
+            Self::Restoring => next.is_final(),
             _ => false,
         }
     }
@@ -84,6 +89,12 @@ pub struct PlanAnswer {
     pub device: String,
     /// Why the job would be refused now; empty: it would run.
     pub refusals: Vec<Refusal>,
+    /// What would be done to the GPU's layout, and undone at the end, for people; empty: nothing.
+    #[serde(default)]
+    pub layout_changes: Vec<String>,
+    /// MIG devices that are there now and would come back with other UUIDs.
+    #[serde(default)]
+    pub replaced_uuids: Vec<String>,
 }
 
 /// A reason why a job can't run here and now.
@@ -152,5 +163,6 @@ mod tests {
         }
         assert!(!JobState::Queued.may_become(JobState::Done));
         assert!(JobState::Running.may_become(JobState::Interrupted));
+        assert!(!JobState::Restoring.may_become(JobState::Running));
     }
 }

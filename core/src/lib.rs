@@ -10,6 +10,7 @@ pub mod compare;
 pub mod device;
 pub mod ids;
 pub mod job;
+pub mod layouts;
 pub mod mig;
 pub mod plan;
 pub mod preflight;

@@ -7,11 +7,36 @@ use crate::job::Refusal;
 use crate::plan::Plan;
 use crate::trial::Sharing;
 
+/// What a daemon has and may.
+#[derive(Debug, Clone, Copy)]
+pub struct Means<'a> {
+    /// The MPS control program was found.
+    pub mps_program: bool,
+    /// What may be done to the GPU's layout.
+    pub layout: LayoutMeans<'a>,
+    /// Processes of this daemon.
+    pub ours: &'a [u32],
+}
+
+/// What a daemon may do to a GPU's layout.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayoutMeans<'a> {
+    /// Nothing; why, and what to do about that.
+    None {
+        /// Why.
+        why: &'a str,
+        /// What to do.
+        remedy: &'a str,
+    },
+    /// Change it, but for the instances that are there.
+    KeepInstances,
+    /// Change it, and put the instances back afterwards with other UUIDs.
+    ReplaceInstances,
+}
+
 /// What a GPU is like now that a plan must not meet.
-///
-/// `mps_program` says whether the MPS control program was found; `ours` are processes of this daemon.
 #[must_use]
-pub fn check(plan: &Plan, gpu: &Gpu, mps_program: bool, ours: &[u32]) -> Vec<Refusal> {
+pub fn check(plan: &Plan, gpu: &Gpu, means: Means<'_>) -> Vec<Refusal> {
     let mut refusals = Vec::new();
     let mut refuse = |problem: String, remedy: &str| refusals.push(Refusal { problem, remedy: remedy.to_owned() });
     let uses = |wanted: fn(&Sharing) -> bool| plan.cells.iter().any(|cell| wanted(&cell.sharing));
@@ -55,23 +80,45 @@ pub fn check(plan: &Plan, gpu: &Gpu, mps_program: bool, ours: &[u32]) -> Vec<Ref
                 "an administrator must finish or undo the change (`nvidia-smi --gpu-reset`, or `nvidia-smi -mig 0|1`)",
             );
         }
-        Some(MigMode::Enabled) if whole => refuse(
-            format!("{name} has MIG enabled, so that no process can use the whole GPU"),
-            "leave exclusive, time-slice and mps out of the suite, or disable MIG",
+        Some(MigMode::Enabled) if whole => match means.layout {
+            LayoutMeans::None { why, remedy } => refuse(
+                format!("{name} has MIG enabled, so that no process can use the whole GPU; {why}"),
+                &format!("leave exclusive, time-slice and mps out of the suite, or disable MIG; {remedy}"),
+            ),
+            LayoutMeans::KeepInstances if gpu.instances.value().is_none_or(|there| !there.is_empty()) => refuse(
+                format!(
+                    "{name} has MIG instances that are not migperf's: the whole GPU can be used when they are gone"
+                ),
+                "leave exclusive, time-slice and mps out of the suite; or let them be replaced (--replace-existing): they \
+                 are destroyed and created anew at the end, with other UUIDs",
+            ),
+            LayoutMeans::KeepInstances | LayoutMeans::ReplaceInstances => {}
+        },
+        Some(MigMode::Unsupported) if mig => refuse(
+            format!("{name} can't be divided: it has no MIG"),
+            "leave mig out of the suite, or choose another GPU (--device)",
         ),
-        Some(MigMode::Disabled | MigMode::Unsupported) if mig => refuse(
-            format!("{name} has MIG disabled, and this daemon has no helper that could enable it"),
-            "create the instances first (`nvidia-smi -mig 1`, `nvidia-smi mig -cgi 1g -C`), or leave mig out of the suite",
-        ),
+        Some(MigMode::Disabled) if mig => {
+            if let LayoutMeans::None { why, remedy } = means.layout {
+                refuse(
+                    format!("{name} has MIG disabled; {why}"),
+                    &format!(
+                        "create the instances first (`nvidia-smi -mig 1`, `nvidia-smi mig -cgi 1g -C`), or leave mig out of \
+                         the suite; {remedy}"
+                    ),
+                );
+            }
+        }
         _ => {}
     }
-    if uses(|sharing| matches!(sharing, Sharing::Mps { .. } | Sharing::Mig { mps: Some(_), .. })) && !mps_program {
+    if uses(|sharing| matches!(sharing, Sharing::Mps { .. } | Sharing::Mig { mps: Some(_), .. })) && !means.mps_program
+    {
         refuse(
             "nvidia-cuda-mps-control is not installed, so that MPS can't be measured".to_owned(),
             "install the driver's compute programs (Debian: nvidia-cuda-mps; they come with the driver elsewhere)",
         );
     }
-    occupants(gpu, &name, ours, &mut refuse);
+    occupants(gpu, &name, means.ours, &mut refuse);
     refusals
 }
 

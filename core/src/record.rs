@@ -174,11 +174,60 @@ pub struct TrialRecord {
     pub simulated: bool,
 }
 
+/// What a job did to its GPU's layout, and how it left it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct LayoutRecord {
+    /// How often the helper changed it, the way back included.
+    pub changes: u32,
+    /// Whether the MIG mode was switched.
+    pub mode_changed: bool,
+    /// UUIDs of MIG devices that are new since the job began, where instances that were there before were replaced.
+    pub new_uuids: Vec<String>,
+    /// How it was left.
+    pub end: LayoutEnd,
+}
+
+/// How a job left its GPU's layout.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "end", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
+pub enum LayoutEnd {
+    /// The job has not ended, or its daemon died: the helper restores the layout then, and nobody wrote it here.
+    #[default]
+    Open,
+    /// As it was found: MIG mode, profiles and places.
+    AsFound,
+    /// Restored, but for this.
+    Left {
+        /// What differs, for people.
+        left: Vec<String>,
+    },
+    /// Not restored.
+    Failed {
+        /// Why, with what is left and the commands that put it right.
+        reason: String,
+    },
+}
+
+impl LayoutEnd {
+    /// What is wrong with it, for people.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::Open | Self::AsFound => None,
+            Self::Left { left } => Some(format!("the GPU's layout is not as it was found: {}", left.join("; "))),
+            Self::Failed { reason } => Some(format!("the GPU's layout was not restored: {reason}")),
+        }
+    }
+}
+
 /// A job and its trials: what a report is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobResults {
     /// What was the same for all.
     pub job: JobRecord,
+    /// What became of the GPU's layout; none where the job did not change it.
+    pub layout: Option<LayoutRecord>,
     /// In the order in which they ran.
     pub trials: Vec<TrialRecord>,
 }

@@ -12,6 +12,7 @@ mod finding;
 pub mod html;
 mod json;
 mod latency;
+mod layout;
 pub mod markdown;
 mod objective;
 mod overlap;
@@ -28,6 +29,7 @@ pub use context::{ContextReport, GpuView, JobReport, Text};
 pub use device::{DeviceReport, Throttle};
 pub use finding::{Absent, Bounded, Central, Estimated, Finding, Plain, Sampled};
 pub use latency::{Latency, Quantiles, closed_loop_disagreement};
+pub use layout::{LayoutReport, TrialInstance, TrialLayout};
 pub use objective::{Answer, Judgement, ObjectiveReport};
 pub use series::{DeviceSeries, LatencyShape, MemberSeries, SHARES, Series, Track};
 pub use trial::{Batches, GroupReport, MemberReport, Slowest, TrialReport, WindowReport};
@@ -61,6 +63,8 @@ pub struct Report {
     pub context: ContextReport,
     /// What became of the planned trials.
     pub summary: Summary,
+    /// What the job did to its GPU's layout; null where it did nothing.
+    pub layout: Option<LayoutReport>,
     /// The answer to the suite's objective; null without one.
     pub objective: Option<ObjectiveReport>,
     /// Each distinct thing that was measured, over its repeats, in the order of the plan.
@@ -73,7 +77,7 @@ pub struct Report {
     pub trials: Vec<TrialReport>,
     /// What the suite has and the plan has not.
     pub left_out: Vec<Omission>,
-    /// What the person who wrote the suite should know.
+    /// What the person who wrote the suite should know, and first what is wrong with the GPU's layout.
     pub warnings: Vec<String>,
     /// The flags and faults that occur in this report, explained.
     pub explanations: Vec<Explanation>,
@@ -135,6 +139,7 @@ impl Report {
         let cells: Vec<CellReport> =
             (0..).zip(&plan.cells).map(|(cell, spec)| CellReport::of(measured, cell, spec)).collect();
         let simulated = results.job.inventory.is_simulated() || trials.iter().any(|trial| trial.simulated);
+        let problem = results.layout.as_ref().and_then(|layout| layout.end.problem());
         let omission = |left: &LeftOut| Omission { what: left.what.clone(), why: left.why.clone() };
         Self {
             schema: SCHEMA,
@@ -143,11 +148,12 @@ impl Report {
             job: JobReport::of(&results.job),
             context: ContextReport::of(results),
             summary: Summary::of(plan.trials.len(), &trials),
+            layout: results.layout.as_ref().map(LayoutReport::of),
             objective: ObjectiveReport::of(plan, &cells),
             a_a: compare::a_a(measured),
             drift: compare::drift(measured),
             left_out: plan.left_out.iter().map(omission).collect(),
-            warnings: plan.warnings.clone(),
+            warnings: problem.into_iter().chain(plan.warnings.iter().cloned()).collect(),
             explanations: explanations(&trials),
             cells,
             trials,

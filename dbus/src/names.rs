@@ -31,6 +31,15 @@ pub mod submit {
     pub const ATTACHED: &str = "attached";
     /// `t`: seed of parameters and inputs; instead of the suite's.
     pub const SEED: &str = "seed";
+    /// `b`: MIG instances that are there may be destroyed where a layout needs it, and are created anew at the end with
+    /// other UUIDs.
+    pub const REPLACE_EXISTING: &str = "replace-existing";
+}
+
+/// Keys of the options of `PlanLayout` and `ApplyLayout`.
+pub mod layout {
+    /// `b`: instances that are there may be destroyed where the layout needs it.
+    pub const REPLACE_EXISTING: &str = "replace-existing";
 }
 
 /// Keys of a job in `ListJobs`, and of the `Progress` property.

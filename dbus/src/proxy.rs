@@ -29,6 +29,20 @@ pub trait Manager {
     /// What measuring needs and whether it is there, as JSON: driver, NVML, libtorch, MPS program, permissions, versions.
     fn open_check(&self, options: &Keyed) -> Result<OwnedFd, Error>;
 
+    /// How the machine's GPUs are divided, as JSON: modes, instances, what the devices offer, what is held changed.
+    fn open_layouts(&self, options: &Keyed) -> Result<OwnedFd, Error>;
+
+    /// What `ApplyLayout` would do to a GPU (its UUID or index), as JSON. Nothing is changed.
+    /// Options: [`crate::names::layout`].
+    fn plan_layout(&self, gpu: &str, layout: &str, options: &Keyed) -> Result<OwnedFd, Error>;
+
+    /// Brings a GPU to a layout (`off`, `empty`, or instances such as `3g+2x1g` or `3g@4+1g`) until `RestoreLayout`, and
+    /// replies with what was done, as JSON. Options: [`crate::names::layout`].
+    fn apply_layout(&self, gpu: &str, layout: &str, options: &Keyed) -> Result<OwnedFd, Error>;
+
+    /// Brings a GPU back to what was found before the first change, and replies with what was done, as JSON.
+    fn restore_layout(&self, gpu: &str, options: &Keyed) -> Result<OwnedFd, Error>;
+
     /// The daemon's version.
     #[zbus(property(emits_changed_signal = "const"))]
     fn version(&self) -> zbus::Result<String>;
@@ -57,7 +71,7 @@ pub trait Job {
     #[zbus(property(emits_changed_signal = "const"))]
     fn owner(&self) -> zbus::Result<u32>;
 
-    /// `queued`, `waiting-for-gpu`, `running`, `done`, `failed`, `cancelled` or `interrupted`.
+    /// `queued`, `waiting-for-gpu`, `running`, `restoring`, `done`, `failed`, `cancelled` or `interrupted`.
     #[zbus(property)]
     fn state(&self) -> zbus::Result<String>;
 

@@ -76,6 +76,11 @@ pub(crate) enum Command {
     ///
     /// Ends with 5 if something is missing without which nothing can be measured.
     Check,
+    /// Show how GPUs are divided into MIG instances, and change it for longer than a job
+    ///
+    /// Suites need none of it: a job brings about the layouts it measures, and undoes them.
+    #[command(subcommand)]
+    Layout(LayoutCommand),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -139,11 +144,66 @@ pub(crate) struct Target {
     /// Seed of parameters and inputs, instead of the suite's
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
+    /// Let MIG instances that are there be destroyed where a layout needs it; at the end they are created anew, with other
+    /// UUIDs
+    #[arg(long)]
+    pub(crate) replace_existing: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum LayoutCommand {
+    /// Show each GPU's MIG mode, instances, and what it offers
+    Show,
+    /// Show what `apply` would do; nothing is changed
+    ///
+    /// Ends with 5 if it would be refused.
+    Plan(ChangeArgs),
+    /// Bring a GPU to a layout, which stays until `restore`
+    #[command(after_help = "Examples:\n  migperfctl layout apply 0 3g+2x1g\n  migperfctl layout apply 0 3g@4+1g@0\n  \
+                            migperfctl layout apply 0 off")]
+    Apply(ChangeArgs),
+    /// Bring a GPU back to what was found before the first `apply`
+    Restore {
+        /// The GPU's index or UUID
+        gpu: GpuName,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChangeArgs {
+    /// The GPU's index or UUID
+    pub(crate) gpu: GpuName,
+    /// `off`, `empty`, or instances such as `7x1g`, `3g+2g+1g`, `3g@4+1g@0`, `3g(1c+2c)`
+    pub(crate) layout: String,
+    /// Let instances that are there be destroyed where the layout needs it
+    #[arg(long)]
+    pub(crate) replace_existing: bool,
+}
+
+/// A GPU, by its index or UUID.
+#[derive(Debug, Clone)]
+pub(crate) struct GpuName(Device);
+
+impl FromStr for GpuName {
+    type Err = DeviceError;
+
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
+        match text.parse()? {
+            device @ (Device::Index(_) | Device::Uuid(_)) => Ok(Self(device)),
+            Device::Auto | Device::Cpu => Err(DeviceError::NoGpu(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for GpuName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
-    /// Only jobs in this state: queued, waiting-for-gpu, running, done, failed, cancelled, interrupted
+    /// Only jobs in this state: queued, waiting-for-gpu, running, restoring, done, failed, cancelled, interrupted
     #[arg(long, value_name = "STATE", value_parser = job_state)]
     pub(crate) state: Option<JobState>,
     /// Only your own jobs
@@ -283,6 +343,8 @@ pub(crate) enum DeviceError {
     Mig,
     #[error("`{0}` is none of auto, cpu, a GPU's index such as 0, or its UUID (GPU-...)")]
     Unknown(String),
+    #[error("`{0}` is no GPU; name one by its index such as 0, or its UUID (GPU-...)")]
+    NoGpu(String),
 }
 
 impl FromStr for Device {
@@ -371,6 +433,7 @@ mod tests {
             "run night.toml",
             "run - --plan --json",
             "run night.toml --device 0 --seed 7 --output result --format csv",
+            "run night.toml --device 0 --replace-existing",
             "run --local --model resnet18",
             "run --model resnet18,vit-b-16 --task infer,train --batch 1,8 --precision bf16 --workers 1,4 --plan",
             "submit night.toml --device GPU-5ebe9c2f-a33f-4a4c-bb17-7d1f4c1c4d3e",
@@ -383,6 +446,10 @@ mod tests {
             "compare 7 before.json --format markdown --least-effect 5%",
             "cancel 7",
             "check",
+            "layout show --json",
+            "layout plan 0 3g+2x1g",
+            "layout apply GPU-5ebe9c2f-a33f-4a4c-bb17-7d1f4c1c4d3e off --replace-existing",
+            "layout restore 0",
             "completions bash",
         ] {
             parse(line).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -412,6 +479,8 @@ mod tests {
             ("compare 7", "<JOB|FILE>"),
             ("compare 7 8 --least-effect much", "no percentage"),
             ("report 99999999999", "too large for a job's number"),
+            ("layout restore cpu", "`cpu` is no GPU"),
+            ("layout apply 0", "<LAYOUT>"),
         ] {
             let message = parse(line).map(|cli| panic!("{line}: {cli:?}")).unwrap_err().to_string();
             assert!(message.contains(expected), "{line}: {message}");

@@ -180,6 +180,7 @@ fn arrived(job: &str, standing: &Standing) -> Option<Event> {
         JobState::Queued => Event::Notice(format!("{job} waits behind other jobs{reason}")),
         JobState::WaitingForGpu => Event::Notice(format!("{job} waits for its device{reason}")),
         JobState::Running => return None,
+        JobState::Restoring => Event::Notice(format!("{job} brings its GPU's layout back{reason}")),
         JobState::Done => {
             let trials = counted(standing.trials_done.unwrap_or(0), "trial");
             let failed = match standing.trials_failed.unwrap_or(0) {

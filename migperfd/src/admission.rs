@@ -5,21 +5,18 @@
 use std::path::Path;
 
 use migperf_core::chain::chain;
-use migperf_core::device::{Gpu, Inventory, MigInstance, MigMode, Reading};
-use migperf_core::ids::DeviceUuid;
+use migperf_core::device::{Gpu, Inventory, MigMode};
 use migperf_core::job::Refusal;
-use migperf_core::mig::profile::{Profile, ProfileList};
-use migperf_core::mig::resolve::{ExistingInstance, resolve};
 use migperf_core::plan::{Plan, PlanError};
-use migperf_core::preflight;
+use migperf_core::preflight::{self, LayoutMeans, Means};
 use migperf_core::suite::{Suite, SuiteErrors, Target};
 use migperf_core::trial::{Sharing, TrialSpec};
-use migperf_core::units::Bytes;
-use migperf_core::worker_wire::Allocation;
 use migperf_gpu::library::Nvml;
 
+use crate::barrier;
 use crate::libtorch::{self, Libtorch};
 use crate::lock;
+use crate::reach::{self, LayoutChanges};
 use crate::settings::Settings;
 
 /// Which device a caller asks for.
@@ -43,6 +40,28 @@ impl Wanted {
             gpu => Self::Gpu(gpu.to_owned()),
         }
     }
+}
+
+/// What is asked to be measured, or planned.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// The suite's text.
+    pub suite: String,
+    /// Which device.
+    pub device: Wanted,
+    /// Seed, instead of the suite's.
+    pub seed: Option<u64>,
+    /// Whether MIG instances that are there may be destroyed and created anew at the end.
+    pub replace_existing: bool,
+}
+
+/// Why no layout can be changed, and what to do about that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Why.
+    pub why: String,
+    /// What to do.
+    pub remedy: String,
 }
 
 /// Why there is no plan at all.
@@ -85,6 +104,8 @@ pub struct Admission {
     pub libtorch: Option<Libtorch>,
     /// Why it can't be measured now.
     pub refusals: Vec<Refusal>,
+    /// What would be done to the GPU's layout.
+    pub changes: LayoutChanges,
 }
 
 impl Admission {
@@ -105,23 +126,28 @@ impl Admission {
 /// Looks at the machine's GPUs. A machine without NVML has none, and says why.
 #[must_use]
 pub fn look(nvml: Option<&Path>) -> Inventory {
-    match Nvml::open(nvml) {
+    barrier::look(nvml, |library| match Nvml::open(library) {
         Ok(nvml) => nvml.inventory(),
         Err(error) => Inventory::unavailable(chain(&error)),
-    }
+    })
 }
 
-/// Plans a suite for a device.
+/// Plans a suite for a device. `obstacle` is why no layout can be changed, if so.
 ///
 /// # Errors
 /// If the suite can't be read or planned, or there is no such device. What could be put right is in the refusals instead.
-pub fn admit(settings: &Settings, text: &str, wanted: &Wanted, seed: Option<u64>) -> Result<Admission, AdmissionError> {
-    let suite = Suite::parse(text)?;
+pub fn admit(settings: &Settings, asked: &Asked, obstacle: Option<&Obstacle>) -> Result<Admission, AdmissionError> {
+    let suite = Suite::parse(&asked.suite)?;
     let inventory = look(settings.nvml.as_deref());
-    let gpu = choose(&inventory, wanted)?.cloned();
+    let gpu = choose(&inventory, &asked.device)?.cloned();
     let target = if gpu.is_some() { Target::Gpu } else { Target::Cpu };
-    let mut plan = Plan::expand_where(&suite, target, |cell| out_of_reach(cell, &suite, gpu.as_ref()))?;
-    plan.seed = seed.unwrap_or(plan.seed);
+    let layout = match obstacle {
+        Some(Obstacle { why, remedy }) => LayoutMeans::None { why, remedy },
+        None if asked.replace_existing => LayoutMeans::ReplaceInstances,
+        None => LayoutMeans::KeepInstances,
+    };
+    let mut plan = Plan::expand_where(&suite, target, |cell| out_of_reach(cell, &suite, gpu.as_ref(), layout))?;
+    plan.seed = asked.seed.unwrap_or(plan.seed);
     let mut refusals = Vec::new();
     let libtorch = match libtorch::find(settings.libtorch.as_deref()) {
         Ok(libtorch) => Some(libtorch),
@@ -130,38 +156,56 @@ pub fn admit(settings: &Settings, text: &str, wanted: &Wanted, seed: Option<u64>
             None
         }
     };
+    let mut changes = LayoutChanges::default();
     if let Some(gpu) = &gpu {
         // A GPU that is being measured has its measurer's processes; the job will wait until that ends, and look again.
         let ours: Vec<u32> = match lock::holder_of(gpu.uuid.as_str()) {
             None => Vec::new(),
             Some(_) => gpu.processes.value().into_iter().flatten().map(|process| process.pid).collect(),
         };
-        refusals.extend(preflight::check(&plan, gpu, settings.mps_control.is_some(), &ours));
+        let means = Means { mps_program: settings.mps_control.is_some(), layout, ours: &ours };
+        refusals.extend(preflight::check(&plan, gpu, means));
         if !inventory.is_simulated() && libtorch.as_ref().is_some_and(|libtorch| !libtorch.has_cuda()) {
             refusals.push(Refusal {
                 problem: "the libtorch that was found is for the CPU only".to_owned(),
                 remedy: libtorch::REMEDY.to_owned(),
             });
         }
-        refusals.extend(plan.cells.iter().filter_map(|cell| missing_instances(cell, gpu)));
+        match reach::changes(&plan, gpu, layout, settings.nvml.as_deref()) {
+            Ok(found) => changes = found,
+            Err(found) => refusals.extend(found),
+        }
         refusals.dedup();
     }
-    Ok(Admission { plan, inventory, gpu, libtorch, refusals })
+    Ok(Admission { plan, inventory, gpu, libtorch, refusals, changes })
 }
 
-/// Why a baseline on the whole GPU is left out: the GPU is divided, and nothing here may change that. What the suite itself
-/// asks for is never left out quietly.
-fn out_of_reach(cell: &TrialSpec, suite: &Suite, gpu: Option<&Gpu>) -> Option<String> {
-    let is_divided = gpu.is_some_and(|gpu| gpu.mig.value() == Some(&MigMode::Enabled));
+/// Why a baseline on the whole GPU is left out: the GPU is divided, and that may not be changed. What the suite itself asks
+/// for is never left out quietly.
+fn out_of_reach(cell: &TrialSpec, suite: &Suite, gpu: Option<&Gpu>, layout: LayoutMeans<'_>) -> Option<String> {
+    let gpu = gpu.filter(|gpu| gpu.mig.value() == Some(&MigMode::Enabled))?;
     let is_asked = || suite.trials.iter().any(|trial| trial.cells.contains(cell));
-    if is_divided && cell.sharing == Sharing::Exclusive && !is_asked() {
-        Some("the GPU has MIG enabled, so that no process can use the whole of it".to_owned())
-    } else {
-        None
+    if cell.sharing != Sharing::Exclusive || is_asked() {
+        return None;
+    }
+    match layout {
+        LayoutMeans::None { .. } => {
+            Some("the GPU has MIG enabled, so that no process can use the whole of it".to_owned())
+        }
+        LayoutMeans::KeepInstances if gpu.instances.value().is_none_or(|there| !there.is_empty()) => Some(
+            "the GPU has MIG instances that are not migperf's, so that no process can use the whole of it \
+             (--replace-existing lets them be replaced)"
+                .to_owned(),
+        ),
+        LayoutMeans::KeepInstances | LayoutMeans::ReplaceInstances => None,
     }
 }
 
-fn choose<'a>(inventory: &'a Inventory, wanted: &Wanted) -> Result<Option<&'a Gpu>, AdmissionError> {
+/// The GPU that a caller means; none: the CPU.
+///
+/// # Errors
+/// If there is no such GPU.
+pub fn choose<'a>(inventory: &'a Inventory, wanted: &Wanted) -> Result<Option<&'a Gpu>, AdmissionError> {
     match wanted {
         Wanted::Cpu => Ok(None),
         Wanted::Auto => {
@@ -178,60 +222,4 @@ fn choose<'a>(inventory: &'a Inventory, wanted: &Wanted) -> Result<Option<&'a Gp
             }
         }
     }
-}
-
-fn missing_instances(cell: &TrialSpec, gpu: &Gpu) -> Option<Refusal> {
-    let Sharing::Mig { layout } = &cell.sharing else { return None };
-    let problem = instances(layout, gpu).err()?;
-    Some(Refusal {
-        problem: format!("GPU {} has not the instances of `{layout}`: {problem}", gpu.index),
-        remedy: "create them first (`nvidia-smi mig -cgi ... -C`); migperf measures instances that exist".to_owned(),
-    })
-}
-
-/// The instances of a layout, in its order.
-fn instances<'a>(layout: &str, gpu: &'a Gpu) -> Result<Vec<&'a MigInstance>, String> {
-    let wanted: ProfileList = layout.parse().map_err(|error| format!("{error}"))?;
-    let existing: &[MigInstance] = match &gpu.instances {
-        Reading::Value(instances) => instances,
-        Reading::Absent(reason) => return Err(reason.clone()),
-    };
-    let known: Vec<(&MigInstance, Profile)> =
-        existing.iter().filter_map(|instance| Some((instance, instance.profile.value()?.parse().ok()?))).collect();
-    let available: Vec<ExistingInstance> = known
-        .iter()
-        .map(|(instance, profile)| ExistingInstance { uuid: instance.uuid.clone(), profile: profile.clone() })
-        .collect();
-    let chosen = resolve(wanted.as_slice(), &available).map_err(|error| error.to_string())?;
-    Ok(chosen.into_iter().map(|index| known[index].0).collect())
-}
-
-/// What each member of a cohort is given on a device.
-///
-/// # Errors
-/// If an instance is missing, or the device did not tell its memory.
-pub fn allocations(spec: &TrialSpec, gpu: Option<&Gpu>, simulated: bool) -> Result<Vec<Allocation>, String> {
-    let Some(gpu) = gpu else { return Ok(vec![Allocation::Cpu; spec.members.len()]) };
-    let cuda = |uuid: DeviceUuid, multiprocessors: Option<u32>, memory: Bytes| {
-        let (mps, active_thread_percentage) = match spec.sharing {
-            Sharing::Mps { active_thread_percentage } => (true, active_thread_percentage),
-            _ => (false, None),
-        };
-        Allocation::Cuda { uuid, multiprocessors, memory, mps, active_thread_percentage, simulated }
-    };
-    if let Sharing::Mig { layout } = &spec.sharing {
-        let chosen = instances(layout, gpu)?;
-        return chosen
-            .into_iter()
-            .take(spec.members.len())
-            .map(|instance| {
-                let memory = *instance.memory_total.value().ok_or("an instance did not tell its memory")?;
-                let uuid = DeviceUuid::Mig(instance.uuid.clone());
-                Ok(cuda(uuid, instance.multiprocessors.value().copied(), memory))
-            })
-            .collect();
-    }
-    let memory = *gpu.memory_total.value().ok_or("the GPU did not tell its memory")?;
-    let whole = cuda(DeviceUuid::Gpu(gpu.uuid.clone()), gpu.multiprocessors.value().copied(), memory);
-    Ok(vec![whole; spec.members.len()])
 }

@@ -6,6 +6,7 @@ use migperf_core::device::{Inventory, Reading};
 use migperf_core::job::{Check, CheckItem, CheckState};
 
 use crate::admission;
+use crate::helper::Helper;
 use crate::host;
 use crate::libtorch;
 use crate::settings::Settings;
@@ -28,7 +29,7 @@ pub fn run(settings: &Settings) -> Check {
     items.push(program("launcher", &settings.launcher));
     items.push(program("worker", &settings.worker));
     items.push(state(&settings.state));
-    items.push(privilege());
+    items.push(privilege(settings));
     let processors = host::processors().len();
     items.push(item("processors", CheckState::Ok, format!("{processors} for workers"), None));
     Check { items }
@@ -112,8 +113,13 @@ fn state(directory: &Path) -> CheckItem {
     }
 }
 
-fn privilege() -> CheckItem {
-    let found = if nix::unistd::geteuid().is_root() { "root" } else { "an ordinary user" };
-    let remedy = "whole-GPU modes and instances that exist need no privilege; this version creates no MIG instances";
-    item("privilege", CheckState::Ok, format!("{found}: {remedy}"), None)
+fn privilege(settings: &Settings) -> CheckItem {
+    let user = if nix::unistd::geteuid().is_root() { "root" } else { "an ordinary user" };
+    match Helper::find(settings).absence() {
+        None => item("layouts", CheckState::Ok, format!("{user}: the helper can change how GPUs are divided"), None),
+        Some(absence) => {
+            let found = format!("{user}: {absence}; whole-GPU modes and instances that exist are measured");
+            item("layouts", CheckState::Limited, found, Some(absence.remedy()))
+        }
+    }
 }

@@ -62,8 +62,13 @@ impl DeviceLock {
     /// # Errors
     /// If somebody holds it; who, if the kernel tells.
     pub fn take(device: &str) -> Result<Self, LockError> {
-        let system = |source| LockError::System { what: device.to_owned(), source };
-        let address = SocketAddr::from_abstract_name(name(device)).map_err(system)?;
+        Self::named(&name(device), device)
+    }
+
+    /// Takes a name of the abstract socket space, for `what`.
+    pub(crate) fn named(name: &str, what: &str) -> Result<Self, LockError> {
+        let system = |source| LockError::System { what: what.to_owned(), source };
+        let address = SocketAddr::from_abstract_name(name).map_err(system)?;
         match UnixListener::bind_addr(&address) {
             Ok(listener) => {
                 let listener = Arc::new(listener);
@@ -71,7 +76,7 @@ impl DeviceLock {
                 Ok(Self { listener, answering: Some(answering) })
             }
             Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {
-                Err(LockError::Held { what: device.to_owned(), holder: holder(&address) })
+                Err(LockError::Held { what: what.to_owned(), holder: holder(&address) })
             }
             Err(error) => Err(system(error)),
         }
@@ -96,7 +101,12 @@ fn answer(listener: Arc<UnixListener>) -> std::io::Result<JoinHandle<()>> {
 /// Who holds the lock of a device; none if nobody does or the kernel does not tell.
 #[must_use]
 pub fn holder_of(device: &str) -> Option<Holder> {
-    holder(&SocketAddr::from_abstract_name(name(device)).ok()?)
+    holder_of_name(&name(device))
+}
+
+/// Who holds a name of the abstract socket space.
+pub(crate) fn holder_of_name(name: &str) -> Option<Holder> {
+    holder(&SocketAddr::from_abstract_name(name).ok()?)
 }
 
 fn name(device: &str) -> String {

@@ -1,7 +1,9 @@
-//! An MPS control daemon of our own for one cohort: private directories, stopped again whatever happens.
+//! An MPS control daemon of our own for one device of a cohort: private directories, stopped again whatever happens.
 //!
 //! It runs in the foreground under the launcher, so that the kernel ends it with this daemon; when a control daemon ends, its
 //! server does too. CUDA runs silently without MPS when it can't reach one: the cohort's proof asks here for its clients.
+
+mod group;
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -9,9 +11,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use migperf_core::ids::DeviceUuid;
+use nix::unistd::{Gid, Uid, getgroups};
 use tokio::io::AsyncWriteExt as _;
 
-use crate::workers::{BoundProcess, WorkerError};
+pub use self::group::MpsGroup;
+use crate::workers::{BoundProcess, ProcessEnd, WorkerError};
 
 /// Directories are named so, then for this daemon's process.
 const PREFIX: &str = "migperf-mps-";
@@ -31,6 +35,14 @@ pub enum MpsError {
     /// No directory.
     #[error("can't make a directory for the MPS control daemon")]
     Directory(#[source] std::io::Error),
+    /// Its clients can't walk to its sockets.
+    #[error("MPS clients can't reach their control daemon: user {uid} may not enter {}; let it, or name another folder with TMPDIR", .folder.display())]
+    Unreachable {
+        /// The folder in the way.
+        folder: PathBuf,
+        /// The clients' user.
+        uid: u32,
+    },
     /// The control daemon can't be started.
     #[error("can't start the MPS control daemon")]
     Start(#[source] WorkerError),
@@ -47,7 +59,7 @@ pub enum MpsError {
     },
 }
 
-/// A running control daemon.
+/// A running control daemon. Dropped, it is killed, and its directories are removed.
 #[derive(Debug)]
 pub struct MpsDaemon {
     program: PathBuf,
@@ -69,32 +81,7 @@ impl MpsDaemon {
         sweep(&parent);
         let directory = nix::unistd::mkdtemp(&parent.join(format!("{PREFIX}{}-XXXXXX", std::process::id())))
             .map_err(|errno| MpsError::Directory(errno.into()))?;
-        let started = Self::begin(program, launcher, device, directory.clone()).await;
-        if started.is_err() {
-            remove(&directory);
-        }
-        started
-    }
-
-    async fn begin(
-        program: PathBuf,
-        launcher: &Path,
-        device: &DeviceUuid,
-        directory: PathBuf,
-    ) -> Result<Self, MpsError> {
-        for part in ["pipe", "log"] {
-            std::fs::create_dir(directory.join(part)).map_err(MpsError::Directory)?;
-        }
-        let mut command = Command::new(launcher);
-        command
-            .args(["--bound", &std::process::id().to_string()])
-            .arg(&program)
-            .arg("-f")
-            .envs(environment(&directory))
-            .env("CUDA_VISIBLE_DEVICES", device.as_str())
-            .stdin(Stdio::null())
-            .stdout(Stdio::null());
-        let process = BoundProcess::start(command).map_err(MpsError::Start)?;
+        let process = begin(&program, launcher, device, &directory).inspect_err(|_| remove(&directory))?;
         let mut daemon = Self { program, directory, process, servers: Vec::new() };
         let deadline = tokio::time::Instant::now() + START_LIMIT;
         loop {
@@ -111,6 +98,11 @@ impl MpsDaemon {
                 return Err(MpsError::Silent(format!("{detail}{}", daemon.log())));
             }
         }
+    }
+
+    /// Its end, to be waited for.
+    fn watch(&self) -> ProcessEnd {
+        self.process.end()
     }
 
     /// What a client's environment must name.
@@ -161,7 +153,7 @@ impl MpsDaemon {
         }
     }
 
-    /// Stops it, and removes its directories.
+    /// Stops it; its directories go with it.
     pub async fn stop(mut self) {
         if let Err(error) = self.command("quit -t 5").await {
             tracing::warn!(%error, "the MPS control daemon did not take `quit`");
@@ -169,7 +161,6 @@ impl MpsDaemon {
         if self.process.ended(STOP_LIMIT).await.is_none() {
             self.process.kill().await;
         }
-        remove(&self.directory);
     }
 
     /// One control session: a command in, its answer out.
@@ -214,6 +205,51 @@ impl MpsDaemon {
     }
 }
 
+impl Drop for MpsDaemon {
+    fn drop(&mut self) {
+        self.process.kill_now();
+        remove(&self.directory);
+    }
+}
+
+fn begin(program: &Path, launcher: &Path, device: &DeviceUuid, directory: &Path) -> Result<BoundProcess, MpsError> {
+    for part in ["pipe", "log"] {
+        std::fs::create_dir(directory.join(part)).map_err(MpsError::Directory)?;
+    }
+    // Workers run under this daemon's user.
+    is_reachable(&directory.join("pipe"), Uid::effective(), &getgroups().unwrap_or_default())?;
+    let mut command = Command::new(launcher);
+    command
+        .args(["--bound", &std::process::id().to_string()])
+        .arg(program)
+        .arg("-f")
+        .envs(environment(directory))
+        .env("CUDA_VISIBLE_DEVICES", device.as_str())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    BoundProcess::start(command).map_err(MpsError::Start)
+}
+
+/// Whether the workers' user can walk to a directory: CUDA runs silently without MPS where it can't.
+fn is_reachable(directory: &Path, uid: Uid, groups: &[Gid]) -> Result<(), MpsError> {
+    // From the top, so that the first folder in the way is named.
+    let folders: Vec<&Path> = directory.ancestors().collect();
+    for folder in folders.into_iter().rev() {
+        let found = folder.metadata().map_err(MpsError::Directory)?;
+        let class = if found.uid() == uid.as_raw() {
+            0o100
+        } else if groups.iter().any(|group| group.as_raw() == found.gid()) {
+            0o010
+        } else {
+            0o001
+        };
+        if !uid.is_root() && found.mode() & class == 0 {
+            return Err(MpsError::Unreachable { folder: folder.to_owned(), uid: uid.as_raw() });
+        }
+    }
+    Ok(())
+}
+
 fn environment(directory: &Path) -> [(&'static str, PathBuf); 2] {
     [("CUDA_MPS_PIPE_DIRECTORY", directory.join("pipe")), ("CUDA_MPS_LOG_DIRECTORY", directory.join("log"))]
 }
@@ -243,7 +279,62 @@ fn remove(directory: &Path) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
+
+    #[test]
+    fn a_folder_that_clients_may_not_enter_is_named() {
+        let parent = tempfile::tempdir().unwrap();
+        let (closed, pipe) = (parent.path().join("closed"), parent.path().join("closed/pipe"));
+        std::fs::create_dir_all(&pipe).unwrap();
+        let stranger = Uid::from_raw(4_000_000);
+        let check = |mode: u32, uid: Uid, groups: &[Gid]| {
+            std::fs::set_permissions(parent.path(), Permissions::from_mode(0o755)).unwrap();
+            std::fs::set_permissions(&closed, Permissions::from_mode(mode)).unwrap();
+            is_reachable(&pipe, uid, groups)
+        };
+        check(0o711, stranger, &[]).unwrap();
+        check(0o700, Uid::effective(), &[]).unwrap();
+        check(0o710, stranger, &[Gid::effective()]).unwrap();
+        for (mode, groups) in [(0o700, vec![]), (0o710, vec![]), (0o701, vec![Gid::effective()])] {
+            let error = check(mode, stranger, &groups).unwrap_err().to_string();
+            assert!(error.contains(&format!("user 4000000 may not enter {};", closed.display())), "{error}");
+        }
+    }
+
+    /// Killing a client that its server still knows can hang the others: the control daemon is asked first.
+    #[tokio::test]
+    async fn a_client_is_taken_from_its_server_by_command() {
+        let folder = tempfile::tempdir().unwrap();
+        let script = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        let launcher = script("launcher", "shift 2; exec \"$@\"");
+        let asked = folder.path().join("asked");
+        let control = script(
+            "control",
+            &format!(
+                "[ \"$1\" = -f ] && exec sleep 60\nread -r command; echo \"$command\" >> {}\n\
+                 case \"$command\" in get_server_list) echo 71;; 'get_client_list 71') echo 801 802;; esac",
+                asked.display()
+            ),
+        );
+        let device: DeviceUuid = DeviceUuid::Gpu("GPU-5ebe9c2f-a33f-4a4c-bb17-7d1f4c1c4d3e".parse().unwrap());
+        let mut daemon = MpsDaemon::start(Some(&control), &launcher, &device).await.unwrap();
+        daemon.prove(&[801, 802]).await.unwrap();
+        assert!(daemon.prove(&[801, 803]).await.unwrap_err().contains("pid 803 not among"));
+        daemon.terminate_client(802).await;
+        let asked = std::fs::read_to_string(asked).unwrap();
+        assert_eq!(asked.lines().last(), Some("terminate_client 71 802"), "{asked}");
+        let directory = daemon.directory.clone();
+        drop(daemon);
+        assert!(!directory.exists(), "its directories go with it");
+    }
 
     #[test]
     fn only_the_directories_of_dead_daemons_are_swept() {

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::bus;
 use crate::clock;
+use crate::helper::Helper;
 use crate::host;
 use crate::lock::{LockError, StateLock};
 use crate::queue::Queue;
@@ -78,7 +79,11 @@ pub async fn run(arguments: Arguments) -> Result<(), PeerError> {
     if interrupted > 0 {
         tracing::warn!(interrupted, "jobs of a daemon that died");
     }
-    let queue = Queue::start(Arc::clone(&settings), Arc::new(Mutex::new(store)));
+    let helper = Arc::new(Helper::find(&settings));
+    // In the background: a GPU that an earlier daemon left changed may take long, and clients need not wait for it.
+    let begun = Arc::clone(&helper);
+    tokio::spawn(async move { begun.begin().await });
+    let queue = Queue::start(Arc::clone(&settings), Arc::new(Mutex::new(store)), helper);
     let (listener, socket) = listen(&settings)?;
     let first = std::io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from);
     let first = first.and_then(|stream| stream.local_addr().map(|_| stream)).map_err(PeerError::NoClient)?;

@@ -5,6 +5,7 @@ mod job;
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use migperf_core::chain::chain;
 use migperf_core::ids::{JobId, JobUid};
 use migperf_core::job::JobState;
 use migperf_core::record::{JobRecord, Owner, RECORD_FORMAT};
@@ -12,8 +13,9 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
 pub use self::job::JobView;
-use crate::admission::{self, Admission, Wanted};
+use crate::admission::{self, Admission, Asked, Obstacle};
 use crate::clock;
+use crate::helper::{Helper, HelperError};
 use crate::host;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
@@ -28,12 +30,8 @@ pub struct ConnectionId(pub u64);
 /// A job as it is submitted.
 #[derive(Debug)]
 pub struct Submission {
-    /// The suite's text.
-    pub suite: String,
-    /// Which device.
-    pub device: Wanted,
-    /// Seed, instead of the suite's.
-    pub seed: Option<u64>,
+    /// What is to be measured.
+    pub asked: Asked,
     /// Who submits.
     pub owner: Owner,
     /// The connection whose end cancels the job.
@@ -81,6 +79,7 @@ pub struct Queue {
     commands: mpsc::Sender<Command>,
     settings: Arc<Settings>,
     store: Arc<Mutex<Store>>,
+    helper: Arc<Helper>,
     views: Arc<Mutex<BTreeMap<JobId, watch::Receiver<JobView>>>>,
     added: broadcast::Sender<JobId>,
     busy: watch::Receiver<bool>,
@@ -89,7 +88,7 @@ pub struct Queue {
 impl Queue {
     /// Starts the queue's task.
     #[must_use]
-    pub fn start(settings: Arc<Settings>, store: Arc<Mutex<Store>>) -> Self {
+    pub fn start(settings: Arc<Settings>, store: Arc<Mutex<Store>>, helper: Arc<Helper>) -> Self {
         let (commands, receiver) = mpsc::channel(64);
         let (added, _) = broadcast::channel(64);
         let (busy_sender, busy) = watch::channel(false);
@@ -97,6 +96,7 @@ impl Queue {
         let keeper = Keeper {
             settings: Arc::clone(&settings),
             store: Arc::clone(&store),
+            helper: Arc::clone(&helper),
             views: Arc::clone(&views),
             added: added.clone(),
             busy: busy_sender,
@@ -106,7 +106,13 @@ impl Queue {
             ending: false,
         };
         tokio::spawn(keeper.run(receiver));
-        Self { commands, settings, store, views, added, busy }
+        Self { commands, settings, store, helper, views, added, busy }
+    }
+
+    /// The helper, there or not.
+    #[must_use]
+    pub fn helper(&self) -> &Arc<Helper> {
+        &self.helper
     }
 
     /// What the daemon knows of its machine.
@@ -124,9 +130,19 @@ impl Queue {
     ///
     /// # Errors
     /// If there is no plan.
-    pub async fn plan(&self, suite: String, device: Wanted, seed: Option<u64>) -> Result<Admission, SubmitError> {
+    pub async fn plan(&self, asked: Asked) -> Result<Admission, SubmitError> {
+        let obstacle = match self.helper.ready().await {
+            Ok(()) => None,
+            Err(HelperError::Absent { absence }) => {
+                Some(Obstacle { why: absence.to_string(), remedy: absence.remedy().to_owned() })
+            }
+            Err(error) => Some(Obstacle {
+                why: chain(&error),
+                remedy: "see the daemon's log for what the helper wrote".to_owned(),
+            }),
+        };
         let settings = Arc::clone(&self.settings);
-        tokio::task::spawn_blocking(move || admission::admit(&settings, &suite, &device, seed))
+        tokio::task::spawn_blocking(move || admission::admit(&settings, &asked, obstacle.as_ref()))
             .await
             .map_err(|_| SubmitError::Ending)?
             .map_err(SubmitError::from)
@@ -137,7 +153,7 @@ impl Queue {
     /// # Errors
     /// If there is no plan, something is in the way, or the store fails.
     pub async fn submit(&self, submission: Submission) -> Result<JobId, SubmitError> {
-        let admission = self.plan(submission.suite.clone(), submission.device.clone(), submission.seed).await?;
+        let admission = self.plan(submission.asked.clone()).await?;
         if !admission.refusals.is_empty() {
             return Err(SubmitError::Refused(admission.refusals));
         }
@@ -215,6 +231,7 @@ struct Running {
 struct Keeper {
     settings: Arc<Settings>,
     store: Arc<Mutex<Store>>,
+    helper: Arc<Helper>,
     views: Arc<Mutex<BTreeMap<JobId, watch::Receiver<JobView>>>>,
     added: broadcast::Sender<JobId>,
     busy: watch::Sender<bool>,
@@ -270,8 +287,8 @@ impl Keeper {
         let record = JobRecord {
             format: RECORD_FORMAT,
             uid: JobUid(random_uid()),
-            suite_digest: Sha256::digest(&submission.suite).iter().map(|byte| format!("{byte:02x}")).collect(),
-            suite: submission.suite.clone(),
+            suite_digest: Sha256::digest(&submission.asked.suite).iter().map(|byte| format!("{byte:02x}")).collect(),
+            suite: submission.asked.suite.clone(),
             plan: admission.plan.clone(),
             host: host::read(),
             inventory: admission.inventory.clone(),
@@ -329,6 +346,8 @@ impl Keeper {
         let run = job::Run {
             settings: Arc::clone(&self.settings),
             store: Arc::clone(&self.store),
+            helper: Arc::clone(&self.helper),
+            replace_existing: submission.asked.replace_existing,
             id,
             admission,
             record,

@@ -16,7 +16,7 @@ pub struct Arguments {
     /// Where jobs and their results are kept
     #[arg(long, env = "MIGPERF_STATE_DIRECTORY", value_name = "DIR")]
     pub state_directory: PathBuf,
-    /// Where migperf-worker and migperf-worker-torch are [default: beside this program]
+    /// Where migperf-worker, migperf-worker-torch and migperf-helper are [default: beside this program]
     #[arg(long, env = "MIGPERF_BIN_DIR", value_name = "DIR")]
     pub programs: Option<PathBuf>,
     /// The folder of PyTorch's or libtorch's libraries [default: that of the machine's python3]
@@ -31,6 +31,9 @@ pub struct Arguments {
     /// The MPS control program [default: nvidia-cuda-mps-control in PATH]
     #[arg(long, env = "MIGPERF_MPS_CONTROL", value_name = "FILE")]
     pub mps_control: Option<PathBuf>,
+    /// The configuration of the root helper, where root runs this daemon [default: the helper's own]
+    #[arg(long, env = "MIGPERF_HELPER_CONFIG", value_name = "FILE")]
+    pub helper_config: Option<PathBuf>,
 }
 
 /// Where everything is.
@@ -38,6 +41,8 @@ pub struct Arguments {
 pub struct Settings {
     /// Jobs and their results.
     pub state: PathBuf,
+    /// The folder of migperf's programs.
+    pub programs: PathBuf,
     /// The launcher that becomes a worker.
     pub launcher: PathBuf,
     /// The worker that links libtorch.
@@ -50,6 +55,8 @@ pub struct Settings {
     pub cuda_directory: Option<PathBuf>,
     /// The MPS control program, if there is one.
     pub mps_control: Option<PathBuf>,
+    /// The root helper's configuration, if one was named.
+    pub helper_config: Option<PathBuf>,
 }
 
 /// Why the settings can't be used.
@@ -85,6 +92,8 @@ impl Settings {
             nvml: arguments.nvml,
             cuda_directory: arguments.cuda_directory,
             mps_control,
+            helper_config: arguments.helper_config,
+            programs,
         };
         let paths = [Some(&settings.worker), settings.cuda_directory.as_ref(), settings.libtorch.as_ref()];
         let odd = paths.into_iter().flatten().find(|path| path.to_str().is_none()).cloned();

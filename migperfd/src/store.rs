@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use migperf_core::ids::JobId;
 use migperf_core::job::JobState;
-use migperf_core::record::{JobRecord, JobResults, TrialRecord};
+use migperf_core::record::{JobRecord, JobResults, LayoutRecord, TrialRecord};
 use migperf_core::sample::{Samples, SamplesError};
 use migperf_core::units::RealtimeNanos;
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -166,7 +166,7 @@ impl Store {
         self.connection
             .execute(
                 "UPDATE job SET state = 'interrupted', reason = ?, ended_ns = ? \
-                 WHERE state IN ('queued', 'waiting-for-gpu', 'running')",
+                 WHERE state IN ('queued', 'waiting-for-gpu', 'running', 'restoring')",
                 params![reason, signed(at_time.0)],
             )
             .map_err(at("marking interrupted jobs"))
@@ -194,6 +194,18 @@ impl Store {
             .execute("UPDATE job SET trials_done = trials_done + 1 WHERE id = ?", [job.0])
             .map_err(at("counting a trial"))?;
         transaction.commit().map_err(at("committing a trial"))
+    }
+
+    /// Keeps what became of the layout of a job's GPU.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn set_layout(&mut self, job: JobId, record: &LayoutRecord) -> Result<(), StoreError> {
+        let json = serde_json::to_string(record).map_err(|error| StoreError::Record("layout", error))?;
+        self.connection
+            .execute("UPDATE job SET layout = ? WHERE id = ?", params![json, job.0])
+            .map(drop)
+            .map_err(at("keeping a layout"))
     }
 
     /// Counts a stored trial as one without a valid result.
@@ -241,13 +253,15 @@ impl Store {
     /// # Errors
     /// If there is no such job, or what is stored can't be read.
     pub fn results(&self, job: JobId) -> Result<JobResults, StoreError> {
-        let json: String = self
+        let (json, layout): (String, Option<String>) = self
             .connection
-            .query_row("SELECT record FROM job WHERE id = ?", [job.0], |row| row.get(0))
+            .query_row("SELECT record, layout FROM job WHERE id = ?", [job.0], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()
             .map_err(at("reading a job"))?
             .ok_or(StoreError::NoSuchJob(job))?;
         let record = serde_json::from_str(&json).map_err(|error| StoreError::Record("job", error))?;
+        let layout = layout.map(|json| serde_json::from_str(&json)).transpose();
+        let layout = layout.map_err(|error| StoreError::Record("layout", error))?;
         let mut statement = self
             .connection
             .prepare("SELECT record FROM trial WHERE job = ? ORDER BY number")
@@ -261,7 +275,7 @@ impl Store {
             self.read_samples(job, &mut trial)?;
             trials.push(trial);
         }
-        Ok(JobResults { job: record, trials })
+        Ok(JobResults { job: record, layout, trials })
     }
 
     fn read_samples(&self, job: JobId, trial: &mut TrialRecord) -> Result<(), StoreError> {

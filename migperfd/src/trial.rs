@@ -15,16 +15,16 @@ use migperf_core::ids::DeviceUuid;
 use migperf_core::record::{MemberRecord, Outcome, RECORD_FORMAT, TrialRecord};
 use migperf_core::sample::Interval;
 use migperf_core::telemetry::TelemetrySeries;
-use migperf_core::trial::{PlannedTrial, Sharing};
+use migperf_core::trial::PlannedTrial;
 use migperf_core::units::MonotonicNanos;
 use migperf_core::worker_wire::{Allocation, FromWorker, Launch, MemberConfig, PROTOCOL, ToWorker};
 use migperf_gpu::sampler::Sampler;
 use tokio::sync::{mpsc, watch};
 
-use crate::admission;
 use crate::clock;
+use crate::layout::AppliedLayout;
 use crate::libtorch::Libtorch;
-use crate::mps::MpsDaemon;
+use crate::mps::MpsGroup;
 use crate::settings::Settings;
 use crate::workers::Worker;
 
@@ -42,10 +42,8 @@ pub struct Surroundings<'a> {
     pub settings: &'a Settings,
     /// What workers load.
     pub libtorch: &'a Libtorch,
-    /// The GPU as it is now; none: the CPU.
-    pub gpu: Option<&'a Gpu>,
-    /// Whether the GPU is simulated.
-    pub simulated: bool,
+    /// The GPU with its layout as it is now; none: the CPU.
+    pub device: Option<&'a AppliedLayout>,
     /// Processors to share among workers.
     pub processors: &'a [u32],
     /// Members of the plan's largest cohort.
@@ -56,11 +54,13 @@ pub struct Surroundings<'a> {
     pub seed: u64,
 }
 
-/// Runs one trial. `stop` becomes a reason when the job is cancelled; `phase` hears where the trial stands.
+/// Runs one trial. `stop` becomes a reason when the job is cancelled; `breaks` ends with a reason when what the trial runs
+/// on can't be relied on any more; `phase` hears where the trial stands.
 pub async fn run(
     around: Surroundings<'_>,
     trial: &PlannedTrial,
     stop: watch::Receiver<Option<String>>,
+    breaks: impl Future<Output = String>,
     phase: impl FnMut(Phase),
 ) -> TrialRecord {
     let began = clock::pair();
@@ -70,7 +70,7 @@ pub async fn run(
         outcome: Outcome::Complete,
         began,
         ended: began,
-        gpu: around.gpu.cloned(),
+        gpu: around.gpu().cloned(),
         start: None,
         window: None,
         extended: false,
@@ -78,10 +78,11 @@ pub async fn run(
         telemetry: Reading::absent("the trial failed before telemetry was read"),
         instance_telemetry: Vec::new(),
         foreign: Vec::new(),
-        simulated: around.simulated,
+        simulated: around.device.is_some_and(AppliedLayout::is_simulated),
     };
-    if let Err(reason) = attempt(around, trial, stop, phase, &mut record).await {
-        record.outcome = Outcome::Failed { reason };
+    let troubles = Troubles { stop, breaks: std::pin::pin!(breaks) };
+    if let Err(outcome) = attempt(around, trial, troubles, phase, &mut record).await {
+        record.outcome = outcome;
     }
     record.ended = clock::pair();
     record
@@ -91,33 +92,31 @@ pub async fn run(
 async fn attempt(
     around: Surroundings<'_>,
     trial: &PlannedTrial,
-    stop: watch::Receiver<Option<String>>,
+    mut troubles: Troubles<'_, impl Future<Output = String>>,
     phase: impl FnMut(Phase),
     record: &mut TrialRecord,
-) -> Result<(), String> {
-    let allocations = admission::allocations(&trial.spec, around.gpu, around.simulated)?;
-    let (sampler, unsampled) = match around.gpu {
+) -> Result<(), Outcome> {
+    let allocations = match around.device {
+        None => vec![Allocation::Cpu; trial.spec.members.len()],
+        Some(device) => device.allocations(&trial.spec).map_err(|reason| Outcome::Failed { reason })?,
+    };
+    let (sampler, unsampled) = match around.gpu() {
         None => (None, "on the CPU there is no device to ask".to_owned()),
         Some(gpu) => match start_sampler(around.settings.nvml.clone(), gpu, &allocations).await {
             Ok(sampler) => (Some(sampler), String::new()),
             Err(reason) => (None, reason),
         },
     };
-    let mps = match (&trial.spec.sharing, around.gpu) {
-        (Sharing::Mps { .. }, Some(gpu)) => {
-            let device = DeviceUuid::Gpu(gpu.uuid.clone());
-            let program = around.settings.mps_control.as_deref();
-            match MpsDaemon::start(program, &around.settings.launcher, &device).await {
-                Ok(daemon) => Some(daemon),
-                Err(error) => return Err(chain(&error)),
-            }
+    let mps = tokio::select! {
+        started = MpsGroup::start(around.settings, &allocations) => {
+            started.map_err(|error| Outcome::Failed { reason: chain(&error) })
         }
-        _ => None,
-    };
+        (abort, reason) = troubles.next() => Err(outcome_of(CohortError::Aborted { cause: abort, reason })),
+    }?;
     let assignment = affinity::assign(around.processors, trial.spec.members.len(), around.largest);
     let configs = member_configs(around, trial, &allocations, &assignment);
     let mut crew = Crew { workers: Vec::new(), mps, sampler, ready: vec![None; configs.len()], spawned: Vec::new() };
-    let driven = crew.drive(around, &configs, &assignment, stop, phase).await;
+    let driven = crew.drive(around, &configs, &assignment, troubles, phase).await;
     (record.telemetry, record.instance_telemetry) = match crew.sampler.take() {
         Some(sampler) => stop_sampler(sampler).await,
         None => (Reading::Absent(unsampled), Vec::new()),
@@ -155,7 +154,7 @@ fn member_configs(
 /// The processes of one trial.
 struct Crew {
     workers: Vec<Worker>,
-    mps: Option<MpsDaemon>,
+    mps: Option<MpsGroup>,
     sampler: Option<Sampler>,
     /// When each worker was started.
     spawned: Vec<MonotonicNanos>,
@@ -169,7 +168,7 @@ impl Crew {
         around: Surroundings<'_>,
         configs: &[MemberConfig],
         assignment: &Assignment,
-        mut stop: watch::Receiver<Option<String>>,
+        mut troubles: Troubles<'_, impl Future<Output = String>>,
         mut phase: impl FnMut(Phase),
     ) -> Result<CohortResult, CohortError> {
         let (sender, mut events) = mpsc::channel(64);
@@ -201,7 +200,8 @@ impl Crew {
                 None => tokio::select! {
                     event = events.recv() => event.unwrap_or(Event::Tick),
                     () = tokio::time::sleep(cohort.wake_at(now).since(now)) => Event::Tick,
-                    reason = stopped(&mut stop) => Event::Abort(Abort::Cancelled, reason),
+                    (abort, reason) = troubles.next() => Event::Abort(abort, reason),
+                    reason = mps_ended(self.mps.as_mut()) => Event::Abort(Abort::Failed, reason),
                 },
             };
             let now = clock::now();
@@ -217,8 +217,10 @@ impl Crew {
                         }
                     }
                     Action::ProveMps(members) => {
+                        let members: Vec<(u32, &Allocation)> =
+                            members.into_iter().zip(configs.iter().map(|config| &config.allocation)).collect();
                         proved = Some(match &mut self.mps {
-                            Some(daemon) => daemon.prove(&members).await,
+                            Some(group) => group.prove(&members).await,
                             None => Err("there is no control daemon".to_owned()),
                         });
                     }
@@ -247,13 +249,10 @@ impl Crew {
             ("CUDA_DEVICE_ORDER".to_owned(), "PCI_BUS_ID".to_owned()),
             ("OMP_NUM_THREADS".to_owned(), config.threads.to_string()),
         ];
-        match &self.mps {
-            // A directory that holds no control daemon: the worker can't become a client of somebody else's.
-            None => {
-                environment.push(("CUDA_MPS_PIPE_DIRECTORY".to_owned(), "/nonexistent/migperf-without-mps".to_owned()));
-            }
-            Some(daemon) => environment.extend(daemon.environment()),
-        }
+        // A directory that holds no control daemon: the worker can't become a client of somebody else's.
+        let without = || vec![("CUDA_MPS_PIPE_DIRECTORY".to_owned(), "/nonexistent/migperf-without-mps".to_owned())];
+        let mps = self.mps.as_ref().and_then(|group| group.environment(&config.allocation));
+        environment.extend(mps.unwrap_or_else(without));
         if let Allocation::Cuda { active_thread_percentage: Some(percentage), .. } = config.allocation {
             environment.push(("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE".to_owned(), percentage.to_string()));
         }
@@ -275,16 +274,47 @@ impl Crew {
         }
         for worker in &mut self.workers {
             if !worker.ends_by(limit).await {
-                if let Some(daemon) = &mut self.mps {
-                    daemon.terminate_client(worker.pid()).await;
+                if let Some(group) = &mut self.mps {
+                    group.terminate_client(worker.pid()).await;
                 }
                 worker.kill().await;
             }
         }
-        let Some(daemon) = self.mps.take() else { return Vec::new() };
-        let servers = daemon.servers.clone();
-        daemon.stop().await;
-        servers
+        match self.mps.take() {
+            Some(group) => group.stop().await,
+            None => Vec::new(),
+        }
+    }
+}
+
+/// What ends a trial from outside.
+struct Troubles<'a, F> {
+    /// A reason, once the job is cancelled.
+    stop: watch::Receiver<Option<String>>,
+    /// Ends with a reason when what the trial runs on breaks.
+    breaks: std::pin::Pin<&'a mut F>,
+}
+
+impl<F: Future<Output = String>> Troubles<'_, F> {
+    async fn next(&mut self) -> (Abort, String) {
+        tokio::select! {
+            reason = stopped(&mut self.stop) => (Abort::Cancelled, reason),
+            reason = self.breaks.as_mut() => (Abort::Failed, reason),
+        }
+    }
+}
+
+impl Surroundings<'_> {
+    fn gpu(&self) -> Option<&Gpu> {
+        self.device.map(AppliedLayout::gpu)
+    }
+}
+
+/// Waits for the end of the MPS control daemon, without which its clients can't go on.
+async fn mps_ended(group: Option<&mut MpsGroup>) -> String {
+    match group {
+        Some(group) => group.died().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -363,6 +393,7 @@ fn outcome_of(error: CohortError) -> Outcome {
         }
         CohortError::Aborted { cause: Abort::Cancelled, reason } => Outcome::Cancelled { reason },
         CohortError::Aborted { cause: Abort::Contaminated, reason } => Outcome::Contaminated { reason },
+        CohortError::Aborted { cause: Abort::Failed, reason } => Outcome::Failed { reason },
         other => Outcome::Failed { reason: other.to_string() },
     }
 }

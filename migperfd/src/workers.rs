@@ -90,6 +90,12 @@ impl BoundProcess {
         Ok(Self { pid, ended })
     }
 
+    /// Its end, for somebody else to wait for.
+    #[must_use]
+    pub fn end(&self) -> ProcessEnd {
+        ProcessEnd(self.ended.clone())
+    }
+
     /// Waits until it has ended; `None` if that takes longer than `limit`.
     pub async fn ended(&mut self, limit: Duration) -> Option<String> {
         wait(&mut self.ended, limit).await
@@ -97,6 +103,14 @@ impl BoundProcess {
 
     /// Kills its whole process group, and waits until it is gone.
     pub async fn kill(&mut self) {
+        self.kill_now();
+        if self.ended(END_LIMIT).await.is_none() {
+            tracing::error!(pid = self.pid, "a killed process does not end: it is stuck in the driver");
+        }
+    }
+
+    /// Kills its whole process group.
+    pub fn kill_now(&self) {
         if self.ended.borrow().is_none()
             && let Ok(group) = i32::try_from(self.pid)
         {
@@ -104,9 +118,18 @@ impl BoundProcess {
             // is not another's yet.
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }
-        if self.ended(END_LIMIT).await.is_none() {
-            tracing::error!(pid = self.pid, "a killed process does not end: it is stuck in the driver");
-        }
+    }
+}
+
+/// The end of a process, however far off.
+#[derive(Debug)]
+pub struct ProcessEnd(Ended);
+
+impl ProcessEnd {
+    /// Waits for it, and says how it ended.
+    pub async fn over(&mut self) -> String {
+        let how = self.0.wait_for(Option::is_some).await.ok().and_then(|how| how.clone());
+        how.unwrap_or_else(|| "its keeper ended".to_owned())
     }
 }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::device::DeviceReport;
 use super::finding::{Estimated, Finding, Plain};
 use super::latency::{Latency, Progress, closed_loop_disagreement, milliseconds, sum};
+use super::layout::TrialLayout;
 use super::overlap::{Counted, Overlap, faults};
 use super::series::Series;
 use super::verdict::{Fault, Flag, Remark, Verdict};
@@ -50,6 +51,8 @@ pub struct TrialReport {
     pub lasted_s: f64,
     /// Whether the device was simulated.
     pub simulated: bool,
+    /// How the GPU was divided; null on the CPU.
+    pub layout: Option<TrialLayout>,
     /// The window and what the members had of it in common; null where the cohort did not run through.
     pub window: Option<WindowReport>,
     /// In the order of the plan; empty where the cohort did not run through.
@@ -225,6 +228,7 @@ impl TrialReport {
             began: rfc3339(record.began.realtime),
             lasted_s: record.ended.monotonic.since(record.began.monotonic).as_secs_f64(),
             simulated: record.simulated,
+            layout: record.gpu.as_ref().map(TrialLayout::of),
             window: overlap.as_ref().map(|overlap| window_report(record, overlap)),
             members,
             groups,

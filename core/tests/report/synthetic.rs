@@ -268,6 +268,7 @@ pub(crate) fn run(trial: &PlannedTrial) -> TrialRecord {
 pub(crate) fn results(plan: Plan, trials: Vec<TrialRecord>) -> JobResults {
     let cpu = plan.target == Target::Cpu;
     JobResults {
+        layout: None,
         job: JobRecord {
             format: RECORD_FORMAT,
             uid: JobUid("0123456789abcdef0123456789abcdef".into()),

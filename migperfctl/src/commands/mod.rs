@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod jobs;
+mod layout;
 mod report;
 mod run;
 
@@ -72,6 +73,7 @@ async fn command(cli: Cli) -> anyhow::Result<Exit> {
         Command::Compare(args) => compare::compare(args, global.json, session).await,
         Command::Cancel(args) => jobs::cancel(&session().await?, args.job, global.json).await,
         Command::Check => check::check(session().await, global.json).await,
+        Command::Layout(command) => layout::layout(&session().await?, command, global.json).await,
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "migperfctl", &mut io::stdout());
             Ok(Exit::Valid)
@@ -92,6 +94,9 @@ fn submit_options(target: &Target, attached: bool) -> anyhow::Result<Keyed> {
     }
     if let Some(seed) = target.seed {
         options.insert(key::SEED.to_owned(), owned(seed)?);
+    }
+    if target.replace_existing {
+        options.insert(key::REPLACE_EXISTING.to_owned(), owned(true)?);
     }
     Ok(options)
 }

@@ -116,6 +116,14 @@ async fn plan(session: &Session, source: &Source, target: &Target, json: bool) -
 /// A plan for people, with the reasons why it would be refused.
 fn plan_text(answer: &PlanAnswer) -> String {
     let mut text = format!("Device: {}\n{}", answer.device, render_text(&answer.plan));
+    if !answer.layout_changes.is_empty() {
+        text.push_str("\nWhat would be done to the GPU:\n");
+        answer.layout_changes.iter().for_each(|line| text.push_str(&format!("  {line}\n")));
+    }
+    if !answer.replaced_uuids.is_empty() {
+        text.push_str("\nThese MIG devices would be replaced; what uses them by UUID must be told the new ones:\n");
+        answer.replaced_uuids.iter().for_each(|uuid| text.push_str(&format!("  {uuid}\n")));
+    }
     if answer.refusals.is_empty() {
         text.push_str("\nNothing stands in the way of running it now.\n");
         return text;

@@ -124,6 +124,7 @@ impl FakeJob {
             simulated: false,
         });
         JobResults {
+            layout: None,
             job: JobRecord {
                 format: RECORD_FORMAT,
                 uid: JobUid(format!("{id:032x}")),
@@ -292,7 +293,13 @@ impl Daemon {
         let (_, plan) = Self::plan(suite)?;
         let refusal = Refusal { problem: "the GPU is lent out".to_owned(), remedy: "ask for it back".to_owned() };
         let refusals = if self.lock().conduct == Conduct::Refuses { vec![refusal] } else { Vec::new() };
-        let answer = PlanAnswer { plan, device: "two processors".to_owned(), refusals };
+        let answer = PlanAnswer {
+            plan,
+            device: "two processors".to_owned(),
+            refusals,
+            layout_changes: Vec::new(),
+            replaced_uuids: Vec::new(),
+        };
         Ok(sealed(&serde_json::to_vec(&answer).unwrap()))
     }
 

@@ -10,11 +10,13 @@ use migperf_core::report::Report;
 use migperf_dbus::Keyed;
 use migperf_dbus::document::{self, LONGEST_SUITE};
 use migperf_dbus::error::Error;
-use migperf_dbus::names::{self, filter, job as key, submit};
+use migperf_dbus::names::{self, filter, job as key, layout, submit};
 use zbus::{Connection, OwnedFd, OwnedObjectPath, OwnedVariant, Variant};
 
-use crate::admission::{AdmissionError, Wanted};
+use crate::admission::{Admission, AdmissionError, Asked, Wanted};
 use crate::check;
+use crate::layouts;
+use crate::partition::Mandate;
 use crate::queue::{CancelError, ConnectionId, Queue, Submission, SubmitError};
 use crate::store::{JobFilter, JobRow, StoreError};
 
@@ -33,6 +35,10 @@ impl ManagerObject {
     pub(super) fn new(queue: Queue, owner: Owner, connection: ConnectionId) -> Self {
         Self { queue, owner, connection }
     }
+
+    fn mandate(&self, replace_existing: bool, purpose: &str) -> Mandate {
+        Mandate { replace_existing, on_behalf_of: self.owner.uid, purpose: purpose.to_owned() }
+    }
 }
 
 #[zbus::interface(name = "org.migperf1.Manager")]
@@ -44,13 +50,8 @@ impl ManagerObject {
         #[zbus(connection)] connection: &Connection,
     ) -> Result<OwnedObjectPath, Error> {
         let options = SubmitOptions::read(options)?;
-        let submission = Submission {
-            suite: read_suite(suite)?,
-            device: options.device,
-            seed: options.seed,
-            owner: self.owner.clone(),
-            attached: options.attached.then_some(self.connection),
-        };
+        let attached = options.attached.then_some(self.connection);
+        let submission = Submission { asked: options.asked(suite)?, owner: self.owner.clone(), attached };
         let job = self.queue.submit(submission).await.map_err(refused)?;
         if let Some(view) = self.queue.view(job) {
             // The caller may ask for it before the addition is heard on its connection.
@@ -62,9 +63,10 @@ impl ManagerObject {
 
     async fn plan_job(&self, suite: OwnedFd, options: Keyed) -> Result<OwnedFd, Error> {
         let options = SubmitOptions::read(options)?;
-        let admission = self.queue.plan(read_suite(suite)?, options.device, options.seed).await.map_err(refused)?;
+        let admission = self.queue.plan(options.asked(suite)?).await.map_err(refused)?;
         let device = admission.device();
-        send(&PlanAnswer { plan: admission.plan, device, refusals: admission.refusals })
+        let Admission { plan, refusals, changes, .. } = admission;
+        send(&PlanAnswer { plan, device, refusals, layout_changes: changes.lines, replaced_uuids: changes.replaced })
     }
 
     async fn list_jobs(&self, filter: Keyed, cursor: &str, limit: u32) -> Result<(Vec<Keyed>, String), Error> {
@@ -124,6 +126,27 @@ impl ManagerObject {
         send(&check.await.map_err(|error| internal(&error))?)
     }
 
+    async fn open_layouts(&self, options: Keyed) -> Result<OwnedFd, Error> {
+        no_options(options)?;
+        send(&layouts::show(self.queue.settings(), self.queue.helper()).await?)
+    }
+
+    async fn plan_layout(&self, gpu: &str, layout: &str, options: Keyed) -> Result<OwnedFd, Error> {
+        let replace = replace_existing(options)?;
+        send(&layouts::plan(self.queue.settings(), self.queue.helper(), gpu, layout, replace).await?)
+    }
+
+    async fn apply_layout(&self, gpu: &str, layout: &str, options: Keyed) -> Result<OwnedFd, Error> {
+        let mandate = self.mandate(replace_existing(options)?, "layout apply");
+        send(&layouts::apply(self.queue.settings(), self.queue.helper(), gpu, layout, &mandate).await?)
+    }
+
+    async fn restore_layout(&self, gpu: &str, options: Keyed) -> Result<OwnedFd, Error> {
+        no_options(options)?;
+        let mandate = self.mandate(false, "layout restore");
+        send(&layouts::restore(self.queue.settings(), self.queue.helper(), gpu, &mandate).await?)
+    }
+
     #[zbus(property(emits_changed_signal = "const"))]
     fn version(&self) -> &'static str {
         env!("CARGO_PKG_VERSION")
@@ -140,20 +163,27 @@ struct SubmitOptions {
     device: Wanted,
     attached: bool,
     seed: Option<u64>,
+    replace_existing: bool,
 }
 
 impl SubmitOptions {
     fn read(options: Keyed) -> Result<Self, Error> {
-        let mut read = Self { device: Wanted::Auto, attached: false, seed: None };
+        let mut read = Self { device: Wanted::Auto, attached: false, seed: None, replace_existing: false };
         for (name, value) in options {
             match name.as_str() {
                 submit::DEVICE => read.device = Wanted::from_option(&typed::<String>(&name, value)?),
                 submit::ATTACHED => read.attached = typed(&name, value)?,
                 submit::SEED => read.seed = Some(typed(&name, value)?),
+                submit::REPLACE_EXISTING => read.replace_existing = typed(&name, value)?,
                 _ => return Err(unknown_key(&name)),
             }
         }
         Ok(read)
+    }
+
+    fn asked(self, suite: OwnedFd) -> Result<Asked, Error> {
+        let Self { device, seed, replace_existing, .. } = self;
+        Ok(Asked { suite: read_suite(suite)?, device, seed, replace_existing })
     }
 }
 
@@ -164,6 +194,18 @@ fn typed<T: TryFrom<OwnedVariant>>(name: &str, value: OwnedVariant) -> Result<T,
 
 fn no_options(options: Keyed) -> Result<(), Error> {
     options.into_keys().next().map_or(Ok(()), |name| Err(unknown_key(&name)))
+}
+
+/// The option of `PlanLayout` and `ApplyLayout`.
+fn replace_existing(options: Keyed) -> Result<bool, Error> {
+    let mut replace = false;
+    for (name, value) in options {
+        match name.as_str() {
+            layout::REPLACE_EXISTING => replace = typed(&name, value)?,
+            _ => return Err(unknown_key(&name)),
+        }
+    }
+    Ok(replace)
 }
 
 fn unknown_key(name: &str) -> Error {

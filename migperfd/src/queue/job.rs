@@ -5,19 +5,23 @@ use std::time::Duration;
 
 use migperf_core::chain::chain;
 use migperf_core::cohort::Phase;
-use migperf_core::device::{Gpu, Inventory};
-use migperf_core::ids::JobId;
+use migperf_core::ids::{GpuUuid, JobId};
 use migperf_core::job::JobState;
-use migperf_core::preflight;
+use migperf_core::mig::layout::Layout;
+use migperf_core::preflight::{self, LayoutMeans, Means};
 use migperf_core::record::{JobRecord, TrialRecord};
 use migperf_core::report::{TrialReport, Verdict};
 use migperf_core::units::RealtimeNanos;
 use tokio::sync::watch;
 
-use crate::admission::{self, Admission};
+use crate::admission::Admission;
+use crate::barrier::TrialMark;
 use crate::clock;
+use crate::helper::Helper;
 use crate::host;
+use crate::layout::AppliedLayout;
 use crate::lock::{DeviceLock, LockError};
+use crate::partition::{Mandate, Partition, PartitionError, Watcher};
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
 use crate::trial::{self, Surroundings};
@@ -98,6 +102,8 @@ pub(super) fn settle(store: &Mutex<Store>, view: &watch::Sender<JobView>, state:
 pub(super) struct Run {
     pub(super) settings: Arc<Settings>,
     pub(super) store: Arc<Mutex<Store>>,
+    pub(super) helper: Arc<Helper>,
+    pub(super) replace_existing: bool,
     pub(super) id: JobId,
     pub(super) admission: Admission,
     pub(super) record: JobRecord,
@@ -105,23 +111,71 @@ pub(super) struct Run {
     pub(super) stop: watch::Receiver<Option<String>>,
 }
 
+impl Watcher for Run {
+    fn stop(&self) -> Option<String> {
+        self.stop.borrow().clone()
+    }
+
+    /// What is being restored stays so.
+    fn waits(&self, reason: &str) {
+        let state = match self.view.borrow().state {
+            JobState::Restoring => JobState::Restoring,
+            _ => JobState::WaitingForGpu,
+        };
+        if self.view.borrow().reason.as_deref() != Some(reason) {
+            settle(&self.store, &self.view, state, Some(reason));
+        }
+    }
+}
+
+/// How a job ends that doesn't end as done, and why.
+type Ending = (JobState, String);
+
+fn failed(reason: impl Into<String>) -> Ending {
+    (JobState::Failed, reason.into())
+}
+
 impl Run {
     pub(super) async fn run(mut self) {
-        let (state, reason) = match self.trials().await {
+        let (state, reason) = match self.through().await {
             Ok(()) => (JobState::Done, None),
             Err((state, reason)) => (state, Some(reason)),
         };
         settle(&self.store, &self.view, state, reason.as_deref());
     }
 
-    async fn trials(&mut self) -> Result<(), (JobState, String)> {
+    /// The trials, and the way back of the GPU's layout whatever ends them.
+    async fn through(&mut self) -> Result<(), Ending> {
         let _lock = self.lock().await?;
         settle(&self.store, &self.view, JobState::Running, None);
-        let failed = |reason: &str| (JobState::Failed, reason.to_owned());
+        let Some(gpu) = self.admission.gpu.as_ref().map(|gpu| gpu.uuid.clone()) else { return self.trials(None).await };
+        let mandate = Mandate {
+            replace_existing: self.replace_existing,
+            on_behalf_of: self.record.owner.uid,
+            purpose: format!("job {} ({})", self.id, self.record.uid.0),
+        };
+        let mut partition = Partition::new(Arc::clone(&self.helper), self.settings.nvml.clone(), gpu, &mandate);
+        let ended = self.trials(Some(&mut partition)).await;
+        if !partition.is_changed() {
+            return ended;
+        }
+        settle(&self.store, &self.view, JobState::Restoring, ended.as_ref().err().map(|(_, reason)| reason.as_str()));
+        self.view.send_modify(|view| (view.trial, view.phase) = (None, None));
+        partition.give_back(self).await;
+        self.keep_layout(&partition).await;
+        match (partition.record().end.problem(), ended) {
+            (None, ended) => ended,
+            (Some(problem), Ok(())) => Err(failed(problem)),
+            (Some(problem), Err((_, reason))) => Err(failed(format!("{reason}; {problem}"))),
+        }
+    }
+
+    async fn trials(&mut self, mut partition: Option<&mut Partition>) -> Result<(), Ending> {
         let libtorch = self.admission.libtorch.take().ok_or_else(|| failed("no libtorch was found"))?;
         let processors = host::processors();
         let largest = self.record.plan.cells.iter().map(|cell| cell.members.len()).max().unwrap_or(1);
         let estimate = self.record.plan.estimate();
+        let layouts = self.record.plan.layouts();
         for (number, planned) in self.record.plan.trials.iter().enumerate() {
             self.check_stop()?;
             let rest: Duration = estimate.trials[number..].iter().map(|span| span.0).sum();
@@ -130,29 +184,99 @@ impl Run {
                 view.phase = Some(Phase::Preparing);
                 view.estimated_end = Some(RealtimeNanos(clock::wall().0 + migperf_core::units::nanos(rest)));
             });
-            let (gpu, simulated) = self.look().await?;
+            let (mark, device) = match partition.as_deref_mut() {
+                None => (None, None),
+                Some(partition) => {
+                    let stretch = layouts.iter().rfind(|stretch| stretch.first <= planned.index);
+                    let wanted = stretch.and_then(|stretch| stretch.layout.as_ref());
+                    let (mark, device) = self.divide(partition, wanted).await?;
+                    (Some(mark), Some(device))
+                }
+            };
             let around = Surroundings {
                 settings: &self.settings,
                 libtorch: &libtorch,
-                gpu: gpu.as_ref(),
-                simulated,
+                device: device.as_ref(),
                 processors: &processors,
                 largest,
                 job: &self.record.uid.0,
                 seed: self.record.plan.seed,
             };
             let view = &self.view;
-            let measured = trial::run(around, planned, self.stop.clone(), |phase| {
+            let measured = trial::run(around, planned, self.stop.clone(), self.breaks(partition.as_deref()), |phase| {
                 view.send_modify(|view| view.phase = Some(phase));
             })
             .await;
+            drop(mark);
             self.keep(measured).await?;
         }
         self.check_stop()
     }
 
+    /// Ends when the layout that a trial runs on can't be relied on any more: the helper that keeps it died.
+    async fn breaks(&self, partition: Option<&Partition>) -> String {
+        if partition.is_none_or(|partition| !partition.is_changed()) {
+            return std::future::pending().await;
+        }
+        self.helper.ended().await;
+        "the helper that keeps the GPU's layout died".to_owned()
+    }
+
+    /// The GPU with the layout that a trial wants, marked as being measured.
+    async fn divide(
+        &self,
+        partition: &mut Partition,
+        wanted: Option<&Layout>,
+    ) -> Result<(TrialMark, AppliedLayout), Ending> {
+        loop {
+            if partition.is_changed() {
+                // A helper that died kept the layout no longer; the next one has put it back before it answers.
+                self.helper.ready().await.map_err(|error| failed(chain(&error)))?;
+            }
+            let there = self.look().await?;
+            let device = if partition.must_change(&there, wanted) && self.helper.absence().is_none() {
+                let changed = partition.change(&there, wanted, self).await;
+                self.keep_layout(partition).await;
+                changed.map_err(|error| match error {
+                    PartitionError::Stopped(reason) => (JobState::Cancelled, reason),
+                    error => failed(format!("the GPU's layout could not be changed: {}", chain(&error))),
+                })?
+            } else {
+                there
+            };
+            match TrialMark::set(self.settings.nvml.as_deref(), &device.gpu().uuid) {
+                Ok(Some(mark)) => {
+                    if self.view.borrow().state == JobState::WaitingForGpu {
+                        settle(&self.store, &self.view, JobState::Running, None);
+                    }
+                    return Ok((mark, device));
+                }
+                Ok(None) => self.waits("the MIG mode of a GPU of this host is being switched"),
+                Err(error @ LockError::System { .. }) => return Err(failed(chain(&error))),
+                Err(error) => self.waits(&error.to_string()),
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+            self.check_stop()?;
+        }
+    }
+
+    /// Stores what became of the layout. That it can't be stored changes nothing on the GPU, and nothing for the trials.
+    async fn keep_layout(&self, partition: &Partition) {
+        let (store, id, record) = (Arc::clone(&self.store), self.id, partition.record().clone());
+        let stored = tokio::task::spawn_blocking(move || {
+            store.lock().unwrap_or_else(PoisonError::into_inner).set_layout(id, &record)
+        });
+        match stored.await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(job = %self.id, error = chain(&error), "the layout's record can't be stored")
+            }
+            Err(error) => tracing::error!(job = %self.id, %error, "the layout's record can't be stored"),
+        }
+    }
+
     /// Stores a trial before anything is computed from it, then judges it.
-    async fn keep(&self, measured: TrialRecord) -> Result<(), (JobState, String)> {
+    async fn keep(&self, measured: TrialRecord) -> Result<(), Ending> {
         let (store, id) = (Arc::clone(&self.store), self.id);
         let stored = tokio::task::spawn_blocking(move || {
             let store = || store.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,8 +292,8 @@ impl Run {
         });
         let failed = match stored.await {
             Ok(Ok(failed)) => failed,
-            Ok(Err(error)) => return Err((JobState::Failed, format!("a trial can't be stored: {}", chain(&error)))),
-            Err(error) => return Err((JobState::Failed, error.to_string())),
+            Ok(Err(error)) => return Err(failed(format!("a trial can't be stored: {}", chain(&error)))),
+            Err(error) => return Err(failed(error.to_string())),
         };
         self.view.send_modify(|view| {
             view.trials_done += 1;
@@ -178,7 +302,7 @@ impl Run {
         Ok(())
     }
 
-    fn check_stop(&self) -> Result<(), (JobState, String)> {
+    fn check_stop(&self) -> Result<(), Ending> {
         match &*self.stop.borrow() {
             Some(reason) => Err((JobState::Cancelled, reason.clone())),
             None => Ok(()),
@@ -187,23 +311,23 @@ impl Run {
 
     /// The GPU as it is now, held against the plan again: much can change between two trials. A process that is just
     /// leaving gets a moment.
-    async fn look(&self) -> Result<(Option<Gpu>, bool), (JobState, String)> {
-        let Some(before) = &self.admission.gpu else { return Ok((None, false)) };
+    async fn look(&self) -> Result<AppliedLayout, Ending> {
+        let uuid: &GpuUuid = self.admission.gpu.as_ref().map(|gpu| &gpu.uuid).expect("a GPU is measured");
+        let layout = match self.helper.absence() {
+            Some(absence) => LayoutMeans::None { why: &absence.to_string(), remedy: absence.remedy() },
+            // What stands in the way of a layout is the helper's to say.
+            None => LayoutMeans::ReplaceInstances,
+        };
+        let means = Means { mps_program: self.settings.mps_control.is_some(), layout, ours: &[] };
         let mut looks = 0;
         loop {
             looks += 1;
-            let nvml = self.settings.nvml.clone();
-            let looked = tokio::task::spawn_blocking(move || admission::look(nvml.as_deref())).await;
-            let inventory: Inventory = looked.map_err(|error| (JobState::Failed, error.to_string()))?;
-            let Some(gpu) = inventory.gpus.iter().find(|gpu| gpu.uuid == before.uuid) else {
-                let reason = inventory.nvml.reason().unwrap_or("it is not among the machine's GPUs any more");
-                return Err((JobState::Failed, format!("the GPU {} is gone: {reason}", before.uuid)));
-            };
-            let refusals = preflight::check(&self.record.plan, gpu, self.settings.mps_control.is_some(), &[]);
+            let there = AppliedLayout::read_back(self.settings.nvml.clone(), uuid).await.map_err(failed)?;
+            let refusals = preflight::check(&self.record.plan, there.gpu(), means);
             match refusals.first() {
-                None => return Ok((Some(gpu.clone()), inventory.is_simulated())),
+                None => return Ok(there),
                 Some(refusal) if looks == LOOKS => {
-                    return Err((JobState::Failed, format!("{}; {}", refusal.problem, refusal.remedy)));
+                    return Err(failed(format!("{}; {}", refusal.problem, refusal.remedy)));
                 }
                 Some(_) => tokio::time::sleep(LOOK_AGAIN).await,
             }
@@ -212,13 +336,13 @@ impl Run {
     }
 
     /// Takes the device's lock, waiting while somebody else measures.
-    async fn lock(&mut self) -> Result<DeviceLock, (JobState, String)> {
+    async fn lock(&mut self) -> Result<DeviceLock, Ending> {
         let device = self.admission.gpu.as_ref().map_or_else(|| "cpu".to_owned(), |gpu| gpu.uuid.to_string());
         loop {
             self.check_stop()?;
             match DeviceLock::take(&device) {
                 Ok(lock) => return Ok(lock),
-                Err(error @ LockError::System { .. }) => return Err((JobState::Failed, chain(&error))),
+                Err(error @ LockError::System { .. }) => return Err(failed(chain(&error))),
                 Err(error) => {
                     let reason = error.to_string();
                     if self.view.borrow().reason.as_deref() != Some(&reason) {

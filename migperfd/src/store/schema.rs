@@ -6,7 +6,8 @@ use rusqlite::Connection;
 
 use super::StoreError;
 
-const STEPS: &[&str] = &["
+const STEPS: &[&str] = &[
+    "
 CREATE TABLE job (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     uid TEXT NOT NULL UNIQUE,
@@ -35,7 +36,11 @@ CREATE TABLE samples (
     PRIMARY KEY (job, trial, member),
     FOREIGN KEY (job, trial) REFERENCES trial(job, number) ON DELETE CASCADE
 ) STRICT;
-"];
+",
+    "
+ALTER TABLE job ADD COLUMN layout TEXT;
+",
+];
 
 /// Brings a store to the present format, each step whole or not at all.
 pub(super) fn migrate(connection: &mut Connection, path: &Path) -> Result<(), StoreError> {
