@@ -3,6 +3,7 @@
 //! The programs are the built ones, in the folder that `MIGPERF_BIN_DIR` names; `cargo xtask test` builds them and says
 //! where they and libtorch are. A test that misses them fails.
 
+pub mod layout;
 pub mod paced;
 pub mod processes;
 pub mod simulation;
@@ -49,7 +50,7 @@ pub const MARK: &str = "RUN_OF_TEST";
 /// # Panics
 /// If a link can't be made.
 pub fn link_programs(folder: &Path, worker: &Path) {
-    for name in ["migperfd", "migperfctl", "migperf-worker"] {
+    for name in ["migperfd", "migperfctl", "migperf-worker", "migperf-helper"] {
         symlink(programs().join(name), folder.join(name)).expect("a link");
     }
     symlink(worker, folder.join("migperf-worker-torch")).expect("a link");

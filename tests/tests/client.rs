@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use migperf_core::report::WATERMARK;
+use migperf_tests::layout::Seen;
 use migperf_tests::paced::Stage;
 use migperf_tests::processes::{all_end, descendants, eventually, marked};
 use migperf_tests::simulation::Simulation;
@@ -185,4 +187,46 @@ async fn a_client_that_is_killed_leaves_nothing() {
     all_end(&running, GONE).await;
     eventually(GONE, || marked(MARK, &person.mark()).is_empty(), || format!("{:?}", marked(MARK, &person.mark())))
         .await;
+}
+
+/// Each command has a daemon and a helper of its own; the layout outlasts them until it is restored.
+#[tokio::test]
+async fn a_layout_is_shown_planned_applied_and_restored() {
+    let simulation = Simulation::new(json!({}));
+    let person = Person::new(simulation.environment());
+    let now = || Seen::on(&simulation.machine());
+    let before = now();
+    let (out, _) = person.check(&["layout", "show", "--local"], 0);
+    for part in
+        [WATERMARK, "MIG     off", "layout  off", "1g.18gb        7 more of 7, beginning at 0, 1, 2, 3, 4, 5, 6"]
+    {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (out, _) = person.check(&["layout", "plan", "0", "3g+2x1g", "--local"], 0);
+    assert!(out.contains("from off to 3g+2x1g") && out.contains("create GPU instance 3g.71gb@"), "{out}");
+    let (out, _) = person.check(&["layout", "plan", &simulation.uuid, "3x3g", "--local", "--json"], 5);
+    let plan: Value = serde_json::from_str(&out).unwrap();
+    assert!(plan["refusals"][0]["problem"].as_str().unwrap().contains("what fits of it: 2x3g.71gb"), "{plan}");
+    let (_, err) = person.check(&["layout", "apply", "0", "3x3g", "--local"], 5);
+    assert!(err.contains("3x3g"), "{err}");
+    let (_, err) = person.check(&["layout", "apply", "0", "3h", "--local"], 2);
+    assert!(err.contains("is no MIG profile"), "{err}");
+    person.check(&["layout", "plan", "7", "3g", "--local"], 4);
+    assert_eq!(now(), before, "nothing was changed");
+
+    let (out, _) = person.check(&["layout", "apply", "0", "3g+2x1g", "--local", "--json"], 0);
+    let change: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&change["mode-changed"], &change["as-found"]), (&json!(true), &json!(false)));
+    let during = now();
+    assert_eq!((during.mode, during.instances.len()), (Some((true, true)), 3), "{during}");
+    assert_eq!(change["created-uuids"].as_array().unwrap().len(), 3);
+    let (out, _) = person.check(&["layout", "show", "--local"], 0);
+    assert!(out.contains("kept: found as off, wanted as 3g+2x1g"), "{out}");
+    assert!(during.uuids.iter().all(|uuid| out.contains(uuid)), "{out}");
+
+    let (out, _) = person.check(&["layout", "restore", "0", "--local"], 0);
+    assert!(out.contains("It is as it was found."), "{out}");
+    assert!(now().is_as(&before), "{}", now());
+    let (out, _) = person.check(&["layout", "show", "--local"], 0);
+    assert!(!out.contains("kept"), "{out}");
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use migperf_core::job::{Check, PlanAnswer};
+use migperf_core::layouts::{LayoutPlan, Layouts};
 use migperf_dbus::Keyed;
 use migperf_dbus::document::{self, LONGEST_REPORT, LONGEST_SUITE};
 use migperf_dbus::error::Error;
@@ -105,6 +106,12 @@ async fn every_method_and_property_is_answered_peer_to_peer() {
         assert!(subjects.contains(subject), "{subject}: {check:?}");
     }
 
+    let layouts: Layouts = serde_json::from_slice(&read(manager.open_layouts(&Keyed::new()).await.unwrap())).unwrap();
+    assert_eq!((layouts.simulated, layouts.gpus[0].layout.as_str(), layouts.gpus[0].offers.len()), (true, "off", 7));
+    let plan = manager.plan_layout("0", "7g", &Keyed::new()).await.unwrap();
+    let plan: LayoutPlan = serde_json::from_slice(&read(plan)).unwrap();
+    assert_eq!((plan.gpu.as_str(), plan.found.as_str()), (stage.simulation.uuid.as_str(), "off"));
+
     let gpu = GpuProxy::builder(&daemon.connection).destination(names::SERVICE).path(names::gpu_path(0));
     let gpu = gpu.build().await.unwrap();
     assert_eq!((gpu.index().await.unwrap(), gpu.uuid().await.unwrap()), (0, stage.simulation.uuid.clone()));
@@ -193,6 +200,13 @@ async fn what_the_interface_does_not_document_is_an_error() {
     errors.push((manager.open_report(1, "json", &option("x", 1_u32)).await.map(drop), "`x` is not a key"));
     errors.push((manager.cancel_job(1, &option("x", 1_u32)).await, "`x` is not a key"));
     errors.push((manager.open_check(&option("x", 1_u32)).await.map(drop), "`x` is not a key"));
+    errors.push((manager.open_layouts(&option("x", 1_u32)).await.map(drop), "`x` is not a key"));
+    errors.push((manager.plan_layout("0", "off", &option("x", 1_u32)).await.map(drop), "`x` is not a key"));
+    errors.push((manager.apply_layout("0", "off", &option("hold", "x")).await.map(drop), "`hold` is not a key"));
+    let replace = option(names::layout::REPLACE_EXISTING, 1_u32);
+    errors.push((manager.apply_layout("0", "off", &replace).await.map(drop), "can't be of type `u`"));
+    errors.push((manager.restore_layout("0", &option("x", 1_u32)).await.map(drop), "`x` is not a key"));
+    errors.push((manager.plan_layout("0", "3h", &none).await.map(drop), "`3h` is no MIG profile"));
     // A document that could change while it is read, or is too long.
     let open: OwnedFd = tempfile::tempfile().unwrap().into();
     errors.push((manager.submit_job(open.into(), &none).await.map(drop), "not a sealed memory file"));
@@ -215,6 +229,8 @@ async fn what_the_interface_does_not_document_is_an_error() {
     assert!(matches!(manager.submit_job(bytes, &none).await, Err(Error::InvalidSuite(_))));
     let Err(Error::NoSuchDevice(text)) = daemon.submit(SUITE, "7", true).await else { panic!("there is no GPU 7") };
     assert!(text.contains(&stage.simulation.uuid), "{text}");
+    assert!(matches!(manager.plan_layout("7", "off", &none).await, Err(Error::NoSuchDevice(_))));
+    assert!(matches!(manager.restore_layout("7", &none).await, Err(Error::NoSuchDevice(_))));
 
     assert!(matches!(manager.open_report(99, "json", &none).await, Err(Error::NoSuchJob(_))));
     assert!(matches!(manager.cancel_job(99, &none).await, Err(Error::NoSuchJob(_))));

@@ -198,9 +198,13 @@ async fn a_cohort_that_can_not_prove_its_allocation_fails() {
     }
 }
 
-/// What is in the way is told before anything runs, with what to do about it.
+/// What is in the way is told before anything runs, with what to do about it. There is no helper here.
 #[tokio::test]
 async fn what_can_not_be_measured_is_refused_with_a_remedy() {
+    let programs = tempfile::tempdir().unwrap();
+    migperf_tests::link_programs(programs.path(), &migperf_tests::programs().join("migperf-worker-torch"));
+    std::fs::remove_file(programs.path().join("migperf-helper")).unwrap();
+    let programs = ("MIGPERF_BIN_DIR", programs.path().to_owned());
     let process = |program: &str, graphics: bool| json!({ "processes": [ { "pid": 4_000_001, "program": program, "graphics": graphics, "memory-mb": 10 } ] });
     let several = "sharing = \"time-slice\"\nworkers = 2";
     let exclusive = "sharing = \"exclusive\"";
@@ -234,7 +238,7 @@ async fn what_can_not_be_measured_is_refused_with_a_remedy() {
     ];
     for (machine, trial, problem, remedy) in cases {
         let simulation = Simulation::new(machine.clone());
-        let (_state, daemon) = start(&simulation, &[]).await;
+        let (_state, daemon) = start(&simulation, std::slice::from_ref(&programs)).await;
         check_refusal(&daemon, &suite(&[trial], EMPTY), problem, remedy).await;
     }
     let simulation = Simulation::new(json!({}));
@@ -331,5 +335,34 @@ async fn an_mps_daemon_is_stopped_when_its_job_is_cancelled() {
     daemon.manager().await.cancel_job(job, &migperf_dbus::Keyed::new()).await.unwrap();
     daemon.wait_for(job, &["cancelled"], LIMIT).await;
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "the MPS daemon's directory is left");
+    all_end(&running, Duration::from_secs(5)).await;
+}
+
+/// Its clients would go on without it, or hang: the cohort fails at once, and with that reason.
+#[tokio::test]
+async fn an_mps_daemon_that_dies_fails_its_cohort() {
+    let _work = WORK.lock().await;
+    let simulation = Simulation::new(json!({}));
+    let (_state, daemon) = start(&simulation, &[]).await;
+    let cells = [
+        "sharing = [\"exclusive\"]\nwindow = \"100ms\"\nlongest-window = \"100ms\"",
+        "sharing = \"mps\"\nwindow = \"10m\"\nlongest-window = \"10m\"",
+    ];
+    let job = daemon.submit(&suite(&cells, RESNET), "auto", true).await.unwrap();
+    let control = || descendants(daemon.pid()).into_iter().find(|p| p.program == "nvidia-cuda-mps-control-sim");
+    eventually(LIMIT, || control().is_some(), || format!("no MPS: {:?}", descendants(daemon.pid()))).await;
+    daemon.wait_for_phase(job, "measuring", LIMIT).await;
+    let running = descendants(daemon.pid());
+    let pid = i32::try_from(control().unwrap().process.pid).unwrap();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
+    daemon.wait_for(job, &["done"], LIMIT).await;
+    let report = daemon.report(job).await;
+    let trials = report["trials"].as_array().unwrap();
+    let trial = trials.iter().find(|trial| trial["sharing"]["mode"] == "mps").unwrap();
+    assert_eq!(trial["outcome"]["verdict"], "failed");
+    let reason = trial["outcome"]["reason"].as_str().unwrap();
+    let expected = format!("the MPS control daemon of {} died: killed by SIGKILL", simulation.uuid);
+    assert!(reason.starts_with(&expected), "{reason}");
+    assert!(trial["lasted_s"].as_f64().unwrap() < 60.0, "{}", trial["lasted_s"]);
     all_end(&running, Duration::from_secs(5)).await;
 }

@@ -2,6 +2,7 @@
 
 mod binaries;
 mod carry;
+mod chaos;
 mod demo;
 mod machine;
 mod process;
@@ -34,6 +35,7 @@ enum Command {
     Test(test::Args),
     Tidy(tidy::Args),
     Carry(carry::Args),
+    Chaos(chaos::Args),
 }
 
 fn main() -> ExitCode {
@@ -52,6 +54,7 @@ fn run(cli: Cli) -> Result<ExitCode> {
         Command::Test(args) => return test::run(&workspace, &args),
         Command::Tidy(args) => tidy::run(&workspace, &args)?,
         Command::Carry(carry::Args {}) => carry::run(&workspace)?,
+        Command::Chaos(args) => return chaos::run(&workspace, &args),
     }
     Ok(ExitCode::SUCCESS)
 }
