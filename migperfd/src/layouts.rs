@@ -106,7 +106,7 @@ async fn find(settings: &Settings, name: &str) -> Result<(Gpu, bool), Error> {
     let (nvml, wanted) = (settings.nvml.clone(), Wanted::Gpu(name.to_owned()));
     let find = move || {
         let inventory = admission::look(nvml.as_deref());
-        let found = admission::choose(&inventory, &wanted).map(|gpu| gpu.cloned());
+        let found = admission::choose(&inventory, &wanted).map(Option::<&Gpu>::cloned);
         found.map(|gpu| (gpu, inventory.is_simulated()))
     };
     let found = tokio::task::spawn_blocking(find).await.map_err(|error| Error::Internal(error.to_string()))?;

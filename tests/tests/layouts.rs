@@ -92,7 +92,7 @@ fn check_valid(report: &Value) {
             trial["members"].as_array().unwrap().iter().map(|member| &member["device"]).collect();
         assert!(used.iter().all(|device| there.contains(device) == mig), "{}: {used:?} of {there:?}", trial["name"]);
         if mig {
-            used.sort_by_key(|device| device.to_string());
+            used.sort_by_key(ToString::to_string);
             used.dedup();
             assert_eq!(used.len(), trial["members"].as_array().unwrap().len(), "one worker for each instance");
         }

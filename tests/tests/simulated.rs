@@ -1,10 +1,12 @@
 //! Measuring on a simulated GPU: the real daemon, launcher, worker and libtorch, over NVML, CUDA and MPS that are not.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use migperf_core::report::{Report, WATERMARK, csv, text};
 use migperf_dbus::error::Error;
+use migperf_tests::layout::Seen;
 use migperf_tests::processes::{all_end, descendants, eventually};
 use migperf_tests::simulation::Simulation;
 use migperf_tests::{Daemon, Environment};
@@ -133,6 +135,44 @@ async fn every_way_to_share_a_whole_gpu_is_measured() {
     assert!(!rows.is_empty() && rows.iter().all(|row| row.contains("SIMULATED: no hardware was measured")), "{table}");
     daemon.leave(LIMIT).await;
     assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "directories of MPS daemons are left");
+}
+
+/// Every mode in one job: the whole GPU, three layouts, and MPS on an instance. Each has a watermark wherever it is shown.
+#[tokio::test]
+async fn a_job_goes_through_every_mode_and_layout() {
+    let _work = WORK.lock().await;
+    for model in ["A100-80", "H200-141"] {
+        let simulation = Simulation::new(json!({ "model": model }));
+        let before = Seen::on(&simulation.machine());
+        let temporary = tempfile::tempdir().unwrap();
+        let (_state, daemon) = start(&simulation, &[("TMPDIR", temporary.path().to_owned())]).await;
+        let trials = [
+            "sharing = [\"exclusive\", \"time-slice\", \"mps\"]\nworkers = 1",
+            "sharing = { mode = \"mig\", layout = [\"1g\", \"2g\", \"3g+1g\"] }\nworkers = 1",
+            "sharing = { mode = \"mig\", layout = \"2g\", clients = 2 }\nworkers = 2",
+        ];
+        let report = measure(&daemon, &suite(&trials, RESNET)).await;
+        let trials = report["trials"].as_array().unwrap();
+        for trial in trials {
+            let on_instances = trial["sharing"]["mode"] == "mig";
+            let instances = trial["layout"]["instances"].as_array().unwrap();
+            let uuids = instances.iter().map(|instance| instance["uuid"].as_str().unwrap().to_owned()).collect();
+            check_trial(trial, &if on_instances { uuids } else { vec![simulation.uuid.clone()] });
+            assert_eq!(trial["layout"]["mig"], on_instances, "{model}: {}", trial["name"]);
+        }
+        let layouts: BTreeSet<&str> = trials.iter().filter_map(|trial| trial["sharing"]["layout"].as_str()).collect();
+        assert!(["1g", "2g", "3g+1g"].iter().all(|layout| layouts.contains(layout)), "{layouts:?}");
+        assert!(trials.iter().any(|trial| trial["name"].as_str().unwrap().contains("with 2 mps each")));
+        assert_eq!(report["layout"]["as_found"], true, "{}", report["layout"]);
+        assert!(Seen::on(&simulation.machine()).is_as(&before));
+
+        assert_eq!(report["watermark"], json!(WATERMARK));
+        let report: Report = serde_json::from_value(report).unwrap();
+        assert!(text::render(&report, 100, false).contains(WATERMARK));
+        assert!(csv::render(&report).lines().skip(1).all(|row| row.contains("SIMULATED: no hardware was measured")));
+        daemon.leave(LIMIT).await;
+        assert_eq!(std::fs::read_dir(temporary.path()).unwrap().count(), 0, "directories of MPS daemons are left");
+    }
 }
 
 #[tokio::test]

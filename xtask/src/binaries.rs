@@ -15,8 +15,12 @@ pub(crate) const WORKER: &str = "migperf-worker";
 pub(crate) const WORKER_PROGRAM: &str = "migperf-worker-torch";
 
 /// The other programs and their crates.
-const PROGRAMS: &[(&str, &str)] =
-    &[("migperfd", "migperfd"), ("migperfctl", "migperfctl"), ("migperf-worker", "migperf-launcher")];
+const PROGRAMS: &[(&str, &str)] = &[
+    ("migperfd", "migperfd"),
+    ("migperfctl", "migperfctl"),
+    ("migperf-worker", "migperf-launcher"),
+    ("migperf-helper", "migperf-helper"),
+];
 
 /// The names of all programs.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {

@@ -269,7 +269,7 @@ impl Run {
         match stored.await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::error!(job = %self.id, error = chain(&error), "the layout's record can't be stored")
+                tracing::error!(job = %self.id, error = chain(&error), "the layout's record can't be stored");
             }
             Err(error) => tracing::error!(job = %self.id, %error, "the layout's record can't be stored"),
         }

@@ -113,7 +113,7 @@ async fn strike(stage: &Stage, case: &Case, daemon: &mut Daemon, before: &Seen) 
             let mark = daemon.mark.clone();
             daemon.kill();
             // The helper puts the GPU back; a user who starts a daemon before need not wait for it.
-            if case.number % 2 == 0 {
+            if case.number.is_multiple_of(2) {
                 let _ = gone(&mark).await;
             }
         }
