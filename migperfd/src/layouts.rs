@@ -208,7 +208,7 @@ pub async fn restore(
     let (gpu, _) = find(settings, gpu).await?;
     let _lock = held(&gpu.uuid)?;
     // Whether the mode is switched is in the helper's ledger: NVML is kept closed in any case.
-    let changed = partition::bring_back(helper, settings.nvml.as_deref(), &gpu.uuid, &mandate.options()).await;
+    let changed = partition::bring_back(helper, settings.nvml.as_deref(), &gpu.uuid, &mandate.way_back()).await;
     changed.map(|changed| told(&gpu.uuid, changed)).map_err(error)
 }
 

@@ -72,7 +72,7 @@ pub struct Partition {
     helper: Arc<Helper>,
     nvml: Option<PathBuf>,
     gpu: GpuUuid,
-    options: Keyed,
+    mandate: Mandate,
     held: Option<Held>,
     record: LayoutRecord,
 }
@@ -89,11 +89,18 @@ pub struct Mandate {
 }
 
 impl Mandate {
-    /// As the helper's options.
+    /// As the helper's options for a change.
     #[must_use]
     pub fn options(&self) -> Keyed {
+        let mut options = self.way_back();
+        options.insert(apply::REPLACE_EXISTING.to_owned(), self.replace_existing.into());
+        options
+    }
+
+    /// As the helper's options for the way back.
+    #[must_use]
+    pub fn way_back(&self) -> Keyed {
         Keyed::from([
-            (apply::REPLACE_EXISTING.to_owned(), self.replace_existing.into()),
             (apply::ON_BEHALF_OF.to_owned(), self.on_behalf_of.into()),
             (apply::PURPOSE.to_owned(), zbus::Str::from(self.purpose.clone()).into()),
         ])
@@ -103,8 +110,8 @@ impl Mandate {
 impl Partition {
     /// A hand that has not moved yet.
     #[must_use]
-    pub fn new(helper: Arc<Helper>, nvml: Option<PathBuf>, gpu: GpuUuid, mandate: &Mandate) -> Self {
-        Self { helper, nvml, gpu, options: mandate.options(), held: None, record: LayoutRecord::default() }
+    pub fn new(helper: Arc<Helper>, nvml: Option<PathBuf>, gpu: GpuUuid, mandate: Mandate) -> Self {
+        Self { helper, nvml, gpu, mandate, held: None, record: LayoutRecord::default() }
     }
 
     /// Whether the layout is one that this job made.
@@ -138,6 +145,7 @@ impl Partition {
         watcher: &dyn Watcher,
     ) -> Result<AppliedLayout, PartitionError> {
         let layout = wanted.map_or_else(|| "off".to_owned(), ToString::to_string);
+        let options = self.mandate.options();
         // From now on the way back is owed, whatever the helper says.
         let held = match self.held.take() {
             Some(held) => self.held.insert(held),
@@ -154,7 +162,7 @@ impl Partition {
             helper: &self.helper,
             nvml: self.nvml.as_deref(),
             gpu: &self.gpu,
-            options: &self.options,
+            options: &options,
             what,
             switches,
             others,
@@ -192,8 +200,7 @@ impl Partition {
     async fn restore(&mut self, held: &Held, watcher: &dyn Watcher) -> Result<LayoutEnd, PartitionError> {
         let there = AppliedLayout::read_back(self.nvml.clone(), &self.gpu).await.map_err(PartitionError::ReadBack)?;
         let switches = is_divided(there.gpu()) != is_divided(&held.found);
-        let options: Keyed =
-            self.options.iter().filter(|(name, _)| *name != apply::REPLACE_EXISTING).map(cloned).collect();
+        let options = self.mandate.way_back();
         let (what, others) = (What::Restore, OTHERS_LIMIT);
         let request = Request {
             helper: &self.helper,
@@ -218,10 +225,6 @@ impl Partition {
 fn note(record: &mut LayoutRecord, (_, did): &Changed) {
     record.changes += 1;
     record.mode_changed |= flag(did, changed::MODE_CHANGED);
-}
-
-fn cloned((name, value): (&String, &zbus::OwnedVariant)) -> (String, zbus::OwnedVariant) {
-    (name.clone(), value.clone())
 }
 
 /// An administrator's command: it waits for nobody's trial.

@@ -154,7 +154,7 @@ impl Run {
             on_behalf_of: self.record.owner.uid,
             purpose: format!("job {} ({})", self.id, self.record.uid.0),
         };
-        let mut partition = Partition::new(Arc::clone(&self.helper), self.settings.nvml.clone(), gpu, &mandate);
+        let mut partition = Partition::new(Arc::clone(&self.helper), self.settings.nvml.clone(), gpu, mandate);
         let ended = self.trials(Some(&mut partition)).await;
         if !partition.is_changed() {
             return ended;
