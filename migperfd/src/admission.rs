@@ -7,6 +7,7 @@ use std::path::Path;
 use migperf_core::chain::chain;
 use migperf_core::device::{Gpu, Inventory, MigMode};
 use migperf_core::job::Refusal;
+use migperf_core::layouts::Standing;
 use migperf_core::plan::{Plan, PlanError};
 use migperf_core::preflight::{self, LayoutMeans, Means};
 use migperf_core::suite::{Suite, SuiteErrors, Target};
@@ -132,19 +133,22 @@ pub fn look(nvml: Option<&Path>) -> Inventory {
     })
 }
 
-/// Plans a suite for a device. `obstacle` is why no layout can be changed, if so.
+/// What the helper says of GPUs that are not as they were found, by UUID; or why no layout can be changed.
+pub type HelperMeans = Result<Vec<(String, Standing)>, Obstacle>;
+
+/// Plans a suite for a device.
 ///
 /// # Errors
 /// If the suite can't be read or planned, or there is no such device. What could be put right is in the refusals instead.
-pub fn admit(settings: &Settings, asked: &Asked, obstacle: Option<&Obstacle>) -> Result<Admission, AdmissionError> {
+pub fn admit(settings: &Settings, asked: &Asked, helper: &HelperMeans) -> Result<Admission, AdmissionError> {
     let suite = Suite::parse(&asked.suite)?;
     let inventory = look(settings.nvml.as_deref());
     let gpu = choose(&inventory, &asked.device)?.cloned();
     let target = if gpu.is_some() { Target::Gpu } else { Target::Cpu };
-    let layout = match obstacle {
-        Some(Obstacle { why, remedy }) => LayoutMeans::None { why, remedy },
-        None if asked.replace_existing => LayoutMeans::ReplaceInstances,
-        None => LayoutMeans::KeepInstances,
+    let layout = match helper {
+        Err(Obstacle { why, remedy }) => LayoutMeans::None { why, remedy },
+        Ok(_) if asked.replace_existing => LayoutMeans::ReplaceInstances,
+        Ok(_) => LayoutMeans::KeepInstances,
     };
     let mut plan = Plan::expand_where(&suite, target, |cell| out_of_reach(cell, &suite, gpu.as_ref(), layout))?;
     plan.seed = asked.seed.unwrap_or(plan.seed);
@@ -175,9 +179,30 @@ pub fn admit(settings: &Settings, asked: &Asked, obstacle: Option<&Obstacle>) ->
             Ok(found) => changes = found,
             Err(found) => refusals.extend(found),
         }
+        if !changes.lines.is_empty() {
+            let standings = helper.iter().flatten();
+            refusals
+                .extend(standings.filter(|(uuid, _)| gpu.uuid.as_str() == uuid).filter_map(|(_, it)| held(gpu, it)));
+        }
         refusals.dedup();
     }
     Ok(Admission { plan, inventory, gpu, libtorch, refusals, changes })
+}
+
+/// Why a job may not change the layout of a GPU that is not as it was found. What another job holds is waited for.
+fn held(gpu: &Gpu, standing: &Standing) -> Option<Refusal> {
+    let Standing { state, found, wanted, left, commands } = standing;
+    match state.as_str() {
+        "kept" => Some(Refusal {
+            problem: format!("GPU {} is kept at `{wanted}` by an administrator; it was found as `{found}`", gpu.index),
+            remedy: format!("`migperfctl layout restore {}` first, or measure the instances that are there", gpu.index),
+        }),
+        "quarantined" | "rollback-failed" => Some(Refusal {
+            problem: format!("GPU {} is {state}: {}", gpu.index, left.join("; ")),
+            remedy: commands.join("; "),
+        }),
+        _ => None,
+    }
 }
 
 /// Why a baseline on the whole GPU is left out: the GPU is divided, and that may not be changed. What the suite itself asks

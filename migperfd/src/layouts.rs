@@ -49,7 +49,9 @@ pub async fn show(settings: &Settings, helper: &Helper) -> Result<Layouts, Error
     Ok(layouts)
 }
 
-fn standing(entry: &Keyed) -> Standing {
+/// An entry of the helper's report.
+#[must_use]
+pub fn standing(entry: &Keyed) -> Standing {
     Standing {
         state: text(entry, report::STATE),
         found: text(entry, report::FOUND),

@@ -9,6 +9,7 @@ use migperf_core::chain::chain;
 use migperf_core::ids::{JobId, JobUid};
 use migperf_core::job::JobState;
 use migperf_core::record::{JobRecord, Owner, RECORD_FORMAT};
+use migperf_dbus::helper::report;
 use sha2::{Digest as _, Sha256};
 use tokio::sync::{broadcast, mpsc, oneshot, watch};
 
@@ -17,6 +18,8 @@ use crate::admission::{self, Admission, Asked, Obstacle};
 use crate::clock;
 use crate::helper::{Helper, HelperError};
 use crate::host;
+use crate::layouts;
+use crate::partition::text;
 use crate::settings::Settings;
 use crate::store::{Store, StoreError};
 
@@ -131,18 +134,14 @@ impl Queue {
     /// # Errors
     /// If there is no plan.
     pub async fn plan(&self, asked: Asked) -> Result<Admission, SubmitError> {
-        let obstacle = match self.helper.ready().await {
-            Ok(()) => None,
-            Err(HelperError::Absent { absence }) => {
-                Some(Obstacle { why: absence.to_string(), remedy: absence.remedy().to_owned() })
-            }
-            Err(error) => Some(Obstacle {
-                why: chain(&error),
-                remedy: "see the daemon's log for what the helper wrote".to_owned(),
-            }),
+        let obstacle = |why: String, remedy: &str| Obstacle { why, remedy: remedy.to_owned() };
+        let means = match self.helper.report().await {
+            Ok(report) => Ok(report.iter().map(|entry| (text(entry, report::GPU), layouts::standing(entry))).collect()),
+            Err(HelperError::Absent { absence }) => Err(obstacle(absence.to_string(), absence.remedy())),
+            Err(error) => Err(obstacle(chain(&error), "see the daemon's log for what the helper wrote")),
         };
         let settings = Arc::clone(&self.settings);
-        tokio::task::spawn_blocking(move || admission::admit(&settings, &asked, obstacle.as_ref()))
+        tokio::task::spawn_blocking(move || admission::admit(&settings, &asked, &means))
             .await
             .map_err(|_| SubmitError::Ending)?
             .map_err(SubmitError::from)

@@ -352,3 +352,26 @@ async fn without_a_helper_what_it_would_do_is_refused() {
     assert!(matches!(&error, Error::Refused(text) if text.contains("is not installed")), "{error}");
     daemon.leave(LIMIT).await;
 }
+
+/// What an administrator keeps is no job's to change; what is there can be measured.
+#[tokio::test]
+async fn a_layout_that_is_kept_is_left_alone() {
+    let stage = stage(json!({}));
+    let before = Seen::on(&stage.simulation.machine());
+    let daemon = stage.daemon().await;
+    let manager = daemon.manager().await;
+    manager.apply_layout("0", "3g+2g", &Keyed::new()).await.unwrap();
+    let kept = Seen::on(&stage.simulation.machine());
+    assert_eq!(kept.instances.len(), 2);
+    let Err(Error::Refused(text)) = submit(&daemon, &suite(&["sharing = \"exclusive\""]), true).await else {
+        panic!("not refused")
+    };
+    assert!(text.contains("kept at `3g+2g`") && text.contains("migperfctl layout restore 0"), "{text}");
+    let report = measure(&daemon, &suite(&["sharing = { mode = \"mig\", layout = \"3g+2g\" }"]), false).await;
+    check_valid(&report);
+    assert_eq!(report["layout"], Value::Null);
+    assert_eq!(Seen::on(&stage.simulation.machine()), kept);
+    manager.restore_layout("0", &Keyed::new()).await.unwrap();
+    assert!(Seen::on(&stage.simulation.machine()).is_as(&before));
+    daemon.leave(LIMIT).await;
+}
