@@ -123,6 +123,12 @@ impl Simulation {
         self.folder.path().join("libnvidia-ml.so.1")
     }
 
+    /// The device file of its GPU.
+    #[must_use]
+    pub fn device(&self) -> PathBuf {
+        files::devices(&self.folder.path().join("state")).join("nvidia0")
+    }
+
     /// The machine itself, to look at it or to change what goes on there.
     ///
     /// # Panics

@@ -1,5 +1,6 @@
 //! Layouts: a suite's are brought about by the helper and undone, whatever ends the job; what can't be is said before.
 
+use std::process::Command;
 use std::time::Duration;
 
 use migperf_core::job::PlanAnswer;
@@ -373,5 +374,25 @@ async fn a_layout_that_is_kept_is_left_alone() {
     assert_eq!(Seen::on(&stage.simulation.machine()), kept);
     manager.restore_layout("0", &Keyed::new()).await.unwrap();
     assert!(Seen::on(&stage.simulation.machine()).is_as(&before));
+    daemon.leave(LIMIT).await;
+}
+
+/// Whoever holds the GPU is named, and waited for; nobody is ended.
+#[tokio::test]
+async fn a_gpu_that_somebody_holds_is_not_changed() {
+    let stage = stage(json!({}));
+    let device = std::fs::File::open(stage.simulation.device()).unwrap();
+    let mut holder = Command::new("sleep").arg("600").stdin(device).spawn().unwrap();
+    let daemon = stage.daemon().await;
+    let job = submit(&daemon, &suite(&["sharing = { mode = \"mig\", layout = \"2g\" }"]), false).await.unwrap();
+    daemon.wait_for(job, &["waiting-for-gpu"], LIMIT).await;
+    let reason = daemon.reason(job).await;
+    assert!(reason.contains(&format!("{}", holder.id())) && reason.contains("sleep"), "{reason}");
+    assert_eq!(Seen::on(&stage.simulation.machine()).mode, Some((false, false)));
+    assert!(holder.try_wait().unwrap().is_none(), "it was ended");
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    assert_eq!(daemon.wait_for(job, &["done", "failed"], LIMIT).await, "done", "{}", daemon.reason(job).await);
+    check_valid(&daemon.report(job).await);
     daemon.leave(LIMIT).await;
 }
