@@ -4,7 +4,7 @@
 #   cargo xtask carry                      # here: fills .carry/
 #   .carry/tests/gpu/run.sh STAGE OUTPUT   # there, from any folder
 #
-# Stages: check, parity, article, ready, kill, peer, empty. Each leaves its files in OUTPUT and prints what it found. A stage
+# Stages: check, parity, article, ready, kill, peer, empty, nvml, helper (root). Each leaves its files in OUTPUT and prints what it found. A stage
 # whose check fails makes the script fail, after the others have run. Nothing here changes a GPU's settings.
 set -uo pipefail
 
@@ -94,6 +94,27 @@ for row in csv.DictReader(open(sys.argv[1])):
     print({key: value for key, value in row.items() if "latency" in key or "samples" in key or key in ("row", "trial")})
     break
 P
+}
+
+# The real NVML against what another of its kind answered, and against what nvidia-smi prints now.
+stage_nvml() {
+    NVML_UNDER_TEST=libnvidia-ml.so.1 "$here/bin/test-nvml-answers" --test-threads 1 2>&1 | tee "$output/nvml.txt"
+    [ "${PIPESTATUS[0]}" -eq 0 ] || return
+    local list
+    for list in -lgip -lgipp -lgi -lci; do
+        nvidia-smi mig $list > "$output/smi$list.txt" 2>&1
+        "$here/bin/nvml-sim-smi" mig $list > "$output/ours$list.txt" || return
+        diff "$output/smi$list.txt" "$output/ours$list.txt" || { echo "mig $list: not as nvidia-smi prints it"; return 1; }
+        echo "mig $list: byte for byte as nvidia-smi prints it"
+    done
+}
+
+# A real MPS control daemon through the root helper: percentages, memory limit, three signs, and kills.
+stage_helper() {
+    MIGPERF_HELPER="$here/bin/migperf-helper" MIGPERF_LAUNCHER="$here/bin/migperf-worker" \
+        MIGPERF_MPS_CLIENT="$here/tests/gpu/mps_client.py" \
+        "$here/bin/test-helper-gpu" --ignored --nocapture 2>&1 | tee "$output/helper.txt"
+    return "${PIPESTATUS[0]}"
 }
 
 for stage in "${stages[@]}"; do

@@ -1,16 +1,23 @@
 //! `carry`: what a GPU machine that has PyTorch needs to run migperf, in one small folder.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, cargo};
 use crate::{binaries, process, setup};
 
 /// Folders that go along as they are.
 const FOLDERS: &[&str] = &["configs/suites", "tests/gpu", "tests/parity"];
+
+/// Tests that run there: package, test, and the name under which it goes along.
+const TESTS: &[(&str, &str, &str)] =
+    &[("migperf-helper", "gpu", "test-helper-gpu"), ("nvml-sim", "h200", "test-nvml-answers")];
+
+/// A program of the tests' that runs there too: package and name.
+const PRINTER: (&str, &str) = ("nvml-sim", "nvml-sim-smi");
 
 /// More than this is not carried: something that doesn't belong there has got in.
 const MOST_BYTES: u64 = 60_000_000;
@@ -34,8 +41,17 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     fs::create_dir_all(carry.join("bin"))?;
     for name in binaries::names() {
-        process::run(Command::new("strip").arg("-o").arg(carry.join("bin").join(name)).arg(programs.join(name)))?;
+        strip(&programs.join(name), &carry, name)?;
     }
+    for (package, test, name) in TESTS {
+        strip(
+            &built(cargo().args(["test", "--release", "--no-run", "--package", package, "--test", test]))?,
+            &carry,
+            name,
+        )?;
+    }
+    let (package, name) = PRINTER;
+    strip(&built(cargo().args(["build", "--release", "--package", package, "--bin", name]))?, &carry, name)?;
     for folder in FOLDERS {
         copy(&workspace.root.join(folder), &carry.join(folder))?;
     }
@@ -45,6 +61,25 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     }
     eprintln!("carry: {} has {:.1} MB", carry.display(), bytes as f64 / 1e6);
     Ok(())
+}
+
+/// Puts a program along without its symbols.
+fn strip(program: &Path, carry: &Path, name: &str) -> Result<()> {
+    process::run(Command::new("strip").arg("-o").arg(carry.join("bin").join(name)).arg(program))
+}
+
+/// Builds one program and tells where cargo put it: the name of a test's has a hash.
+fn built(command: &mut Command) -> Result<PathBuf> {
+    let output = command.arg("--message-format=json-render-diagnostics").output()?;
+    if !output.status.success() {
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let executable = |line: &str| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message["executable"].as_str().map(PathBuf::from)
+    };
+    text.lines().rev().find_map(executable).with_context(|| format!("{command:?} built no program"))
 }
 
 /// Copies a folder with all in it. Permissions are kept, symbolic links are followed.

@@ -25,8 +25,10 @@ macro_rules! call {
 }
 
 fn open() -> Simulated {
-    let library = sim_machine::install::build().unwrap().join("libnvidia_ml_sim.so");
-    // SAFETY: the library is this workspace's own and has no constructors.
+    // On a GPU machine the real one: a device of the same model and driver is to answer as the recorded one did.
+    let library = std::env::var_os("NVML_UNDER_TEST")
+        .map_or_else(|| sim_machine::install::build().unwrap().join("libnvidia_ml_sim.so"), std::path::PathBuf::from);
+    // SAFETY: the library is this workspace's own or the driver's, whose constructors have no conditions.
     let lib = unsafe { NvmlLib::new(&library) }.unwrap();
     let mut simulated = Simulated { lib, device: std::ptr::null_mut() };
     assert_eq!(call!(simulated, nvmlInit_v2()), 0);
