@@ -106,6 +106,9 @@ struct Open {
     entry: Entry,
 }
 
+/// A GPU that an earlier helper left, and whether it is back.
+pub type Reconciled = (GpuUuid, Result<(), EngineError>);
+
 /// A GPU that is not as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
@@ -528,7 +531,7 @@ impl Engine {
     ///
     /// # Errors
     /// If the ledger can't be read. Failures of single GPUs are in the list.
-    pub fn reconcile(&self, order: &Order) -> Result<Vec<(GpuUuid, Result<(), EngineError>)>, EngineError> {
+    pub fn reconcile(&self, order: &Order) -> Result<Vec<Reconciled>, EngineError> {
         let mut results = Vec::new();
         for (gpu, entry) in self.ledger.entries()? {
             let entry = match entry {

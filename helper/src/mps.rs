@@ -149,8 +149,7 @@ impl Mps {
     /// Waits for the first answer and sets the limits.
     fn answer(&mut self, limits: Limits) -> Result<(), MpsError> {
         let deadline = Instant::now() + START_LIMIT;
-        loop {
-            let Err(error) = self.command("get_server_list") else { break };
+        while let Err(error) = self.command("get_server_list") {
             if let Ok(how) = self.ended.recv_timeout(Duration::from_millis(100)) {
                 return Err(MpsError::Silent(format!("it ended: {how}{}", self.log())));
             }
