@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod mps;
 pub mod nodes;
 pub mod plan;
+pub mod request;
 pub mod run;
 pub mod service;
 pub mod work;
