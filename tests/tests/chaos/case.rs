@@ -41,6 +41,17 @@ const STARTS: [Start; 5] = [Start::Off, Start::Empty, Start::Foreign, Start::Rep
 const BLOWS: [Blow; 6] = [Blow::Daemon, Blow::Helper, Blow::Worker, Blow::Both, Blow::Reboot, Blow::RebootWithManager];
 /// A job takes about so long.
 const LONGEST_DELAY_MS: u64 = 6_000;
+/// A change of the layout takes about so long.
+const CHANGE_MS: u64 = 60;
+
+/// When it is done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// So long after the job was submitted.
+    After(Duration),
+    /// So long after the layout was seen to change for the nth time: most likely while it changes.
+    Change { nth: u64, after: Duration },
+}
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -49,8 +60,7 @@ pub(crate) struct Case {
     pub(crate) model: &'static str,
     pub(crate) start: Start,
     pub(crate) blow: Blow,
-    /// After the job was submitted.
-    pub(crate) delay: Duration,
+    pub(crate) moment: Moment,
 }
 
 /// splitmix64.
@@ -72,7 +82,13 @@ impl Case {
             model: ["H200-141", "A100-80"][at(random(&mut state), 2)],
             start: STARTS[at(number, STARTS.len())],
             blow: BLOWS[at(number, BLOWS.len())],
-            delay: Duration::from_millis(random(&mut state) % LONGEST_DELAY_MS),
+            moment: match random(&mut state) % 2 {
+                0 => Moment::After(Duration::from_millis(random(&mut state) % LONGEST_DELAY_MS)),
+                _ => Moment::Change {
+                    nth: 1 + random(&mut state) % 12,
+                    after: Duration::from_micros(random(&mut state) % (CHANGE_MS * 1000)),
+                },
+            },
         }
     }
 
@@ -108,7 +124,7 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { number, model, start, blow, delay } = self;
-        write!(f, "run {number}: {model}, {start:?}, {blow:?} after {} ms", delay.as_millis())
+        let Self { number, model, start, blow, moment } = self;
+        write!(f, "run {number}: {model}, {start:?}, {blow:?}, {moment:?}")
     }
 }

@@ -16,7 +16,7 @@ use migperf_tests::{Daemon, MARK, number, text};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::case::{Blow, Case, Start};
+use crate::case::{Blow, Case, Moment, Start};
 
 const LIMIT: Duration = Duration::from_secs(90);
 const HELPER: &str = "migperf-helper";
@@ -32,7 +32,7 @@ pub(crate) async fn run(case: Case) -> Verdict {
     }
     let mut daemon = stage.daemon().await;
     let job = submit(&daemon, &case).await?;
-    tokio::time::sleep(case.delay).await;
+    wait_for(case.moment, &daemon, job, &stage).await;
     let listed = daemon.listed(job).await;
     let finished = number(&listed, key::TRIALS_DONE).unwrap_or(0);
     let expected = strike(&stage, &case, &mut daemon, &before).await;
@@ -71,6 +71,28 @@ async fn submit(daemon: &Daemon, case: &Case) -> Result<u32, String> {
     ]);
     let path = daemon.manager().await.submit_job(suite.into(), &options).await.map_err(|error| error.to_string())?;
     names::job_of_path(path.as_str()).ok_or_else(|| format!("{path} is no job"))
+}
+
+/// Waits for the moment to strike; the job's end is the last one.
+async fn wait_for(moment: Moment, daemon: &Daemon, job: u32, stage: &Stage) {
+    let (nth, after) = match moment {
+        Moment::After(delay) => return tokio::time::sleep(delay).await,
+        Moment::Change { nth, after } => (nth, after),
+    };
+    let machine = stage.simulation.machine();
+    let (object, mut seen, mut changes) = (daemon.job(job).await, Seen::on(&machine), 0);
+    while changes < nth {
+        let state = object.state().await.unwrap_or_default();
+        if !matches!(state.as_str(), "queued" | "waiting-for-gpu" | "running" | "restoring") {
+            return;
+        }
+        let now = Seen::on(&machine);
+        if now != seen {
+            (seen, changes) = (now, changes + 1);
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::time::sleep(after).await;
 }
 
 /// A machine that restarted while a layout was changed, and whose boot unit did not run.
