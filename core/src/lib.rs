@@ -4,6 +4,7 @@
 //! job → one [`record::TrialRecord`] a trial → [`report::Report`].
 
 pub mod affinity;
+pub mod archive;
 pub mod chain;
 pub mod cohort;
 pub mod compare;

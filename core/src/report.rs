@@ -8,6 +8,7 @@ mod compare;
 mod context;
 pub mod csv;
 mod device;
+pub mod eval;
 mod finding;
 pub mod html;
 mod json;
@@ -39,7 +40,7 @@ pub use view::{SharingView, WorkloadView, rfc3339};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LeftOut;
-use crate::record::JobResults;
+use crate::record::{JobRecord, JobResults, LayoutRecord, TrialRecord};
 use baseline::Measured;
 
 /// Version of the report's JSON. Additions keep it; a change of meaning raises it.
@@ -129,26 +130,57 @@ pub struct Explanation {
     pub remedy: String,
 }
 
-impl Report {
-    /// Of a job's raw records.
+/// A report that grows trial by trial, so that no more than one trial's samples must be at hand.
+#[derive(Debug)]
+pub struct Reporter {
+    job: JobRecord,
+    layout: Option<LayoutRecord>,
+    trials: Vec<TrialReport>,
+    gpus: Vec<GpuView>,
+}
+
+impl Reporter {
+    /// Of a job without trials, and of the instances that were made for it.
     #[must_use]
-    pub fn from_results(results: &JobResults) -> Self {
-        let plan = &results.job.plan;
-        let trials: Vec<TrialReport> = results.trials.iter().map(TrialReport::of).collect();
+    pub fn new(job: JobRecord, layout: Option<LayoutRecord>) -> Self {
+        Self { job, layout, trials: Vec::new(), gpus: Vec::new() }
+    }
+
+    /// Takes the next trial, in the order in which they ran.
+    pub fn add(&mut self, record: &TrialRecord) {
+        if let Some(gpu) = &record.gpu
+            && self.gpus.iter().all(|known| known.uuid != gpu.uuid.as_str())
+        {
+            self.gpus.push(context::gpu_view(gpu));
+        }
+        self.trials.push(TrialReport::of(record));
+    }
+
+    /// Whether no trial has been taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.trials.is_empty()
+    }
+
+    /// The report.
+    #[must_use]
+    pub fn finish(self) -> Report {
+        let Self { job, layout, trials, gpus } = self;
+        let plan = &job.plan;
         let measured = Measured { plan, trials: &trials };
         let cells: Vec<CellReport> =
             (0..).zip(&plan.cells).map(|(cell, spec)| CellReport::of(measured, cell, spec)).collect();
-        let simulated = results.job.inventory.is_simulated() || trials.iter().any(|trial| trial.simulated);
-        let problem = results.layout.as_ref().and_then(|layout| layout.end.problem());
+        let simulated = job.inventory.is_simulated() || trials.iter().any(|trial| trial.simulated);
+        let problem = layout.as_ref().and_then(|layout| layout.end.problem());
         let omission = |left: &LeftOut| Omission { what: left.what.clone(), why: left.why.clone() };
-        Self {
+        Report {
             schema: SCHEMA,
             simulated,
             watermark: simulated.then(|| WATERMARK.to_owned()),
-            job: JobReport::of(&results.job),
-            context: ContextReport::of(results),
+            job: JobReport::of(&job),
+            context: ContextReport::of(&job, gpus),
             summary: Summary::of(plan.trials.len(), &trials),
-            layout: results.layout.as_ref().map(LayoutReport::of),
+            layout: layout.as_ref().map(LayoutReport::of),
             objective: ObjectiveReport::of(plan, &cells),
             a_a: compare::a_a(measured),
             drift: compare::drift(measured),
@@ -158,6 +190,16 @@ impl Report {
             cells,
             trials,
         }
+    }
+}
+
+impl Report {
+    /// Of a job's raw records.
+    #[must_use]
+    pub fn from_results(results: &JobResults) -> Self {
+        let mut reporter = Reporter::new(results.job.clone(), results.layout.clone());
+        results.trials.iter().for_each(|record| reporter.add(record));
+        reporter.finish()
     }
 
     /// The report as JSON: indented, columns of numbers in one line each, with a line end.

@@ -62,7 +62,7 @@ pub(crate) enum Command {
     Watch(JobArgs),
     /// Print a job's report, as far as it has been measured
     ///
-    /// A JSON report in a file is shown without a daemon, on any machine.
+    /// A JSON report or an archive in a file is shown without a daemon, on any machine.
     #[command(after_help = REPORT_EXAMPLES)]
     Report(ReportArgs),
     /// Compare two reports: what is the same, what changed, and what can't be told
@@ -70,6 +70,9 @@ pub(crate) enum Command {
     /// Only differences between fresh cohorts decide, so both need repeats. Ends with 8 if something got worse.
     #[command(after_help = COMPARE_EXAMPLES)]
     Compare(CompareArgs),
+    /// Write what a job measured, every batch of it, for other programs and other machines
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
     /// Cancel a job; what it has measured stays
     Cancel(JobArgs),
     /// Say what measuring needs here, what is missing, and what to do about it
@@ -101,6 +104,12 @@ Examples:
   migperfctl report 12
   migperfctl report 12 --format html -o night.html
   migperfctl report result/report.json --format markdown";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  migperfctl export 12 -o night.migperf
+  migperfctl report night.migperf --format html -o night.html
+  migperfctl export 12 --format co-load -o night";
 
 const COMPARE_EXAMPLES: &str = "\
 Examples:
@@ -222,7 +231,7 @@ pub(crate) struct JobArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ReportArgs {
-    /// The job's number, as `list` shows it, or a file with a JSON report
+    /// The job's number, as `list` shows it, or a file with a JSON report or an archive
     #[arg(value_name = "JOB|FILE")]
     pub(crate) of: ReportOf,
     /// What the report looks like
@@ -234,8 +243,30 @@ pub(crate) struct ReportArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The job's number, as `list` shows it, or an archive
+    #[arg(value_name = "JOB|FILE")]
+    pub(crate) of: ReportOf,
+    /// What is written
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = ExportFormat::Archive)]
+    pub(crate) format: ExportFormat,
+    /// The file, or with co-load the directory, that is written
+    #[arg(short, long, value_name = "PATH")]
+    pub(crate) output: PathBuf,
+}
+
+/// What an export looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// One file that `report` and `compare` read on any machine
+    Archive,
+    /// A folder for each worker of each trial, with worker.json and batches.jsonl
+    CoLoad,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct CompareArgs {
-    /// The report before: a job's number, or a file with a JSON report
+    /// The report before: a job's number, or a file with a JSON report or an archive
     #[arg(value_name = "JOB|FILE")]
     pub(crate) before: ReportOf,
     /// The report after
@@ -275,7 +306,7 @@ fn percent(text: &str) -> Result<f64, String> {
 pub(crate) enum ReportOf {
     /// A job of the daemon.
     Job(u32),
-    /// A JSON report.
+    /// A JSON report or an archive.
     File(PathBuf),
 }
 
@@ -316,6 +347,8 @@ pub(crate) enum Format {
     Html,
     /// Tables for issues, wikis and pull requests
     Markdown,
+    /// JSON with the six metrics of the MIGPerf evaluation under its names and units
+    MigperfEval,
 }
 
 impl Format {
@@ -444,6 +477,8 @@ mod tests {
             "report 7 --format csv --output x.csv",
             "report result/report.json --format html -o x.html",
             "compare 7 before.json --format markdown --least-effect 5%",
+            "export 7 -o x.migperf",
+            "export x.migperf --format co-load -o x",
             "cancel 7",
             "check",
             "layout show --json",
@@ -475,7 +510,7 @@ mod tests {
             ("list --limit 0", "0 is not in 1.."),
             ("show", "<JOB>"),
             ("show last", "invalid digit"),
-            ("report 7 --format pdf", "[possible values: text, json, csv, html, markdown]"),
+            ("report 7 --format pdf", "[possible values: text, json, csv, html, markdown, migperf-eval]"),
             ("compare 7", "<JOB|FILE>"),
             ("compare 7 8 --least-effect much", "no percentage"),
             ("report 99999999999", "too large for a job's number"),

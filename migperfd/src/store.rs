@@ -4,12 +4,14 @@ mod schema;
 
 use std::path::{Path, PathBuf};
 
+use migperf_core::archive::{self, ArchiveError};
 use migperf_core::ids::JobId;
 use migperf_core::job::JobState;
 use migperf_core::record::{JobRecord, JobResults, LayoutRecord, TrialRecord};
+use migperf_core::report::Reporter;
 use migperf_core::sample::{Samples, SamplesError};
 use migperf_core::units::RealtimeNanos;
-use rusqlite::{Connection, OptionalExtension as _, params};
+use rusqlite::{Connection, OpenFlags, OptionalExtension as _, params};
 
 /// Why the store could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +47,9 @@ pub enum StoreError {
     /// Stored samples can't be read.
     #[error("stored samples can't be read")]
     Samples(#[source] SamplesError),
+    /// An archive can't be made.
+    #[error("the job can't be written as an archive")]
+    Archive(#[source] ArchiveError),
     /// No such job.
     #[error("there is no job {0}")]
     NoSuchJob(JobId),
@@ -110,6 +115,17 @@ impl Store {
             .execute_batch("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;")
             .map_err(|source| StoreError::Open(path.clone(), source))?;
         schema::migrate(&mut connection, &path)?;
+        Ok(Self { connection })
+    }
+
+    /// Opens a store that exists, only to read: beside the one that writes, which need not wait for it.
+    ///
+    /// # Errors
+    /// If it can't be opened.
+    pub fn open_to_read(directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.join("migperf.sqlite3");
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&path, flags).map_err(|source| StoreError::Open(path, source))?;
         Ok(Self { connection })
     }
 
@@ -253,6 +269,41 @@ impl Store {
     /// # Errors
     /// If there is no such job, or what is stored can't be read.
     pub fn results(&self, job: JobId) -> Result<JobResults, StoreError> {
+        let mut trials = Vec::new();
+        let (record, layout) = self.records(job)?;
+        self.each_trial(job, |trial| trials.push(trial))?;
+        Ok(JobResults { job: record, layout, trials })
+    }
+
+    /// The report of what a job measured so far, of one trial after the other: a job's samples need not fit into memory.
+    ///
+    /// # Errors
+    /// If there is no such job, or what is stored can't be read.
+    pub fn reporter(&self, job: JobId) -> Result<Reporter, StoreError> {
+        let (record, layout) = self.records(job)?;
+        let mut reporter = Reporter::new(record, layout);
+        self.each_trial(job, |trial| reporter.add(&trial))?;
+        Ok(reporter)
+    }
+
+    /// Everything that a job measured so far in one file: see [`archive`].
+    ///
+    /// # Errors
+    /// If there is no such job, or what is stored can't be read.
+    pub fn archive(&self, job: JobId) -> Result<Vec<u8>, StoreError> {
+        let (record, layout) = self.records(job)?;
+        let mut bytes = archive::begin(&record, layout.as_ref()).map_err(StoreError::Archive)?;
+        let mut failed = None;
+        self.each_trial(job, |trial| {
+            if failed.is_none() {
+                failed = archive::append(&mut bytes, &trial).err();
+            }
+        })?;
+        failed.map_or(Ok(bytes), |error| Err(StoreError::Archive(error)))
+    }
+
+    /// What was the same for every trial of a job, and the instances that were made for it.
+    fn records(&self, job: JobId) -> Result<(JobRecord, Option<LayoutRecord>), StoreError> {
         let (json, layout): (String, Option<String>) = self
             .connection
             .query_row("SELECT record, layout FROM job WHERE id = ?", [job.0], |row| Ok((row.get(0)?, row.get(1)?)))
@@ -262,20 +313,24 @@ impl Store {
         let record = serde_json::from_str(&json).map_err(|error| StoreError::Record("job", error))?;
         let layout = layout.map(|json| serde_json::from_str(&json)).transpose();
         let layout = layout.map_err(|error| StoreError::Record("layout", error))?;
+        Ok((record, layout))
+    }
+
+    /// Every trial with its samples, in the order in which they ran.
+    fn each_trial(&self, job: JobId, mut each: impl FnMut(TrialRecord)) -> Result<(), StoreError> {
         let mut statement = self
             .connection
             .prepare("SELECT record FROM trial WHERE job = ? ORDER BY number")
             .map_err(at("reading trials"))?;
         let texts = statement.query_map([job.0], |row| row.get::<_, String>(0)).map_err(at("reading trials"))?;
-        let mut trials = Vec::new();
         for text in texts {
             let text = text.map_err(at("reading trials"))?;
             let mut trial: TrialRecord =
                 serde_json::from_str(&text).map_err(|error| StoreError::Record("trial", error))?;
             self.read_samples(job, &mut trial)?;
-            trials.push(trial);
+            each(trial);
         }
-        Ok(JobResults { job: record, layout, trials })
+        Ok(())
     }
 
     fn read_samples(&self, job: JobId, trial: &mut TrialRecord) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::finding::{Finding, Plain};
 use super::view::rfc3339;
 use crate::device::{Gpu, MigMode, Reading};
-use crate::record::{JobRecord, JobResults};
+use crate::record::JobRecord;
 use crate::units::Bytes;
 
 /// A text, where there is one.
@@ -113,18 +113,12 @@ impl JobReport {
 }
 
 impl ContextReport {
-    pub(super) fn of(results: &JobResults) -> Self {
-        let job = &results.job;
+    /// Of a job, and of the GPUs as trial after trial saw them.
+    pub(super) fn of(job: &JobRecord, gpus: Vec<GpuView>) -> Self {
         let (driver, cuda) = match &job.inventory.nvml {
             Reading::Absent(reason) => (Finding::absent(reason.as_str()), Finding::absent(reason.as_str())),
             Reading::Value(nvml) => (text(&nvml.driver_version), text(&nvml.cuda_driver_version)),
         };
-        let mut gpus: Vec<GpuView> = Vec::new();
-        for gpu in results.trials.iter().filter_map(|trial| trial.gpu.as_ref()) {
-            if gpus.iter().all(|known| known.uuid != gpu.uuid.as_str()) {
-                gpus.push(gpu_view(gpu));
-            }
-        }
         Self {
             host: job.host.name.clone(),
             host_id: text(&job.host.id),
@@ -159,7 +153,7 @@ fn bytes(reading: &Reading<Bytes>) -> Finding<Plain> {
     plain(reading, |bytes| bytes.0 as f64)
 }
 
-fn gpu_view(gpu: &Gpu) -> GpuView {
+pub(super) fn gpu_view(gpu: &Gpu) -> GpuView {
     let mig = |mode: &MigMode| match mode {
         MigMode::Unsupported => "unsupported",
         MigMode::Disabled => "disabled",

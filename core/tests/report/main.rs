@@ -4,6 +4,7 @@
 mod against;
 mod answers;
 mod golden;
+mod kept;
 mod page;
 mod rules;
 mod schema;

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::Context as _;
-use migperf_core::report::{Report, Summary, csv, html, markdown, text};
+use migperf_core::archive::Archive;
+use migperf_core::report::{Report, Summary, csv, eval, html, markdown, text};
 use migperf_dbus::Keyed;
 
 use crate::args::{Format, ReportArgs, ReportOf};
@@ -36,9 +37,15 @@ impl Stored {
         Ok(Self { json, report })
     }
 
-    /// Reads a JSON report.
+    /// Reads a JSON report, or computes that of an archive.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Self> {
-        let json = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+        let bytes = fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+        if Archive::is_one(&bytes) {
+            let report = Archive::open(&bytes).and_then(Archive::report);
+            let report = report.with_context(|| format!("can't read {}", path.display()))?;
+            return Ok(Self { json: report.to_json(), report });
+        }
+        let json = String::from_utf8(bytes).with_context(|| format!("{} is no JSON report", path.display()))?;
         let report = serde_json::from_str(&json).with_context(|| {
             format!("{} is no JSON report, or one of a newer version than this program", path.display())
         })?;
@@ -58,6 +65,7 @@ impl Stored {
             Format::Csv => csv::render(&self.report),
             Format::Html => html::render(&self.report),
             Format::Markdown => markdown::render(&self.report),
+            Format::MigperfEval => eval::render(&self.report),
         }
     }
 

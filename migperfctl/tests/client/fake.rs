@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use migperf_core::archive;
 use migperf_core::device::{Inventory, Reading};
 use migperf_core::ids::JobUid;
 use migperf_core::job::{Check, CheckItem, CheckState, JobState, PlanAnswer, Refusal};
@@ -319,7 +320,7 @@ impl Daemon {
     }
 
     async fn open_report(&self, job: u32, format: &str, _options: Keyed) -> Result<OwnedFd, Error> {
-        assert_eq!(format, "json");
+        assert!(["json", "archive"].contains(&format), "{format}");
         let shared = self.lock();
         let Some(found) = (job as usize).checked_sub(1).and_then(|place| shared.jobs.get(place)) else {
             return Err(Error::NoSuchJob(format!("there is no job {job}")));
@@ -327,7 +328,13 @@ impl Daemon {
         if found.done == 0 {
             return Err(Error::NothingToReport(format!("no trial of job {job} has ended")));
         }
-        Ok(sealed(Report::from_results(&found.results(job)).to_json().as_bytes()))
+        let results = found.results(job);
+        if format == "archive" {
+            let mut bytes = archive::begin(&results.job, results.layout.as_ref()).unwrap();
+            results.trials.iter().for_each(|trial| archive::append(&mut bytes, trial).unwrap());
+            return Ok(sealed(&bytes));
+        }
+        Ok(sealed(Report::from_results(&results).to_json().as_bytes()))
     }
 
     async fn cancel_job(&self, job: u32, _options: Keyed) -> Result<(), Error> {

@@ -440,3 +440,18 @@ fn reports_in_files_are_shown_and_compared_without_a_daemon() {
     bench.write("other.json", "{}");
     bench.run("report other.json").check(1, &["is no JSON report"]);
 }
+
+#[test]
+fn a_job_is_exported_and_reported_from_its_archive() {
+    let bench = Bench::new(Conduct::Ends { failed: 0 });
+    bench.run(TWO_TRIALS).check(0, &[]);
+    bench.run("export 1 -o job.migperf").check(0, &["wrote job.migperf"]);
+    let stored = bench.run("report 1 --format csv");
+    let archived = bench.run("report job.migperf --format csv");
+    assert_eq!(stored.out, archived.out);
+    bench.run("report job.migperf --format migperf-eval").check(0, &["\"avg_latency\""]);
+    bench.run("compare job.migperf job.migperf").check(0, &[]);
+    let cut = fs::read(bench.state.path().join("job.migperf")).unwrap();
+    fs::write(bench.state.path().join("cut.migperf"), &cut[..cut.len() - 1]).unwrap();
+    bench.run("report cut.migperf").check(1, &["cut short"]);
+}

@@ -6,7 +6,6 @@ use migperf_core::chain::chain;
 use migperf_core::ids::JobId;
 use migperf_core::job::{JobState, PlanAnswer};
 use migperf_core::record::Owner;
-use migperf_core::report::Report;
 use migperf_dbus::Keyed;
 use migperf_dbus::document::{self, LONGEST_SUITE};
 use migperf_dbus::error::Error;
@@ -18,7 +17,7 @@ use crate::check;
 use crate::layouts;
 use crate::partition::Mandate;
 use crate::queue::{CancelError, ConnectionId, Queue, Submission, SubmitError};
-use crate::store::{JobFilter, JobRow, StoreError};
+use crate::store::{JobFilter, JobRow, Store, StoreError};
 
 /// Jobs in one page of a list at most.
 const LONGEST_PAGE: u32 = 1000;
@@ -96,16 +95,29 @@ impl ManagerObject {
 
     async fn open_report(&self, job: u32, format: &str, options: Keyed) -> Result<OwnedFd, Error> {
         no_options(options)?;
-        if format != "json" {
-            return Err(invalid(format!("`{format}` is not a format of this daemon; it has `json`")));
+        let state = self.queue.settings().state.clone();
+        match format {
+            "json" => {}
+            "archive" => {
+                let archive = tokio::task::spawn_blocking(move || {
+                    Store::open_to_read(&state).and_then(|store| store.archive(JobId(job))).map_err(stored)
+                });
+                let bytes = archive.await.map_err(|error| internal(&error))??;
+                return document::seal(&bytes).map(OwnedFd::from).map_err(|error| internal(&error));
+            }
+            other => {
+                let known = "it has `json` and `archive`";
+                return Err(invalid(format!("`{other}` is not a format of this daemon; {known}")));
+            }
         }
-        let queue = self.queue.clone();
+        // A connection of its own: a large report takes a second, and a trial that ends meanwhile must be stored.
         let report = tokio::task::spawn_blocking(move || {
-            let results = queue.with_store(|store| store.results(JobId(job))).map_err(stored)?;
-            if results.trials.is_empty() {
+            let store = Store::open_to_read(&state).map_err(stored)?;
+            let reporter = store.reporter(JobId(job)).map_err(stored)?;
+            if reporter.is_empty() {
                 return Err(Error::NothingToReport(format!("no trial of job {job} has ended yet")));
             }
-            Ok(Report::from_results(&results))
+            Ok(reporter.finish())
         });
         send(&report.await.map_err(|error| internal(&error))??)
     }
