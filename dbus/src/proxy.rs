@@ -20,7 +20,7 @@ pub trait Manager {
     /// Keys: [`crate::names::job`]; filter: [`crate::names::filter`].
     fn list_jobs(&self, filter: &Keyed, cursor: &str, limit: u32) -> Result<(Vec<Keyed>, String), Error>;
 
-    /// A stored job's report as it stands, in a format (`json`).
+    /// A stored job's report as it stands, as `json`, or what it is made of as `archive`.
     fn open_report(&self, job: u32, format: &str, options: &Keyed) -> Result<OwnedFd, Error>;
 
     /// Cancels a job that has not ended; what it measured stays.

@@ -27,7 +27,7 @@ pub(crate) fn browser() -> Option<PathBuf> {
     BROWSERS.iter().find_map(|name| process::on_path(name))
 }
 
-/// Makes the pages and looks at each.
+/// Makes the pages and looks at each, and at those of docs/results.
 ///
 /// # Errors
 /// When a page can't be made, does not look as it should, or is no valid HTML.
@@ -40,6 +40,15 @@ pub(crate) fn check(workspace: &Workspace) -> Result<()> {
     let only = ["test", "--package", "migperf-core", "--test", "report", "--", "--exact"];
     let test = "page::a_page_is_one_file_that_loads_nothing_and_can_be_trusted";
     process::run(cargo().args(only).arg(test).env("MIGPERF_PAGES", &folder))?;
+    for results in fs::read_dir(workspace.root.join("docs/results"))? {
+        let results = results?;
+        for page in ["report.html", "first/report.html"] {
+            let (page, name) = (results.path().join(page), results.file_name());
+            if page.exists() {
+                fs::copy(&page, folder.join(name).with_extension("html"))?;
+            }
+        }
+    }
     let mut pages: Vec<PathBuf> = fs::read_dir(&folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
     pages.sort();
     ensure!(!pages.is_empty(), "the report's tests have left no page in {}", folder.display());

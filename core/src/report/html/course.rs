@@ -116,7 +116,7 @@ fn timeline(page: &mut Page<'_>, course: &Course<'_>) {
     }
     let caption = format!(
         "Trial {}, from the common start to the window's end (dotted lines: the window). In each of {} steps a band from the \
-         shortest to the longest batch that ran in it (dark), so that no stall is lost; its height is latency, from zero at the \
+         shortest to the longest batch that ran in it (in full colour), so that no stall is lost; its height is latency, from zero at the \
          lane's foot, alike for like work. Nothing drawn: nothing ran. Shaded: the common interval, whose whole batches are counted.",
         trial.trial, series.steps
     );
