@@ -110,6 +110,9 @@ impl<'a> Page<'a> {
             escape(report.job.submitted.get(..16).unwrap_or(&report.job.submitted).replace('T', " ").as_str()),
             escape(&background::counts(report))
         );
+        if let Some(problem) = report.layout.as_ref().and_then(|layout| layout.problem.as_deref()) {
+            self.paragraph("bad", problem);
+        }
         self.text.push_str("<nav aria-label=\"Sections\"><ul>");
         for (id, name) in [
             ("answer", "Answer"),

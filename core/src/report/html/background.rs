@@ -125,6 +125,15 @@ fn context(page: &mut Page<'_>) {
             ),
         ));
     }
+    if let Some(layout) = &report.layout {
+        let end = match layout.as_found {
+            Some(true) => "it is as it was found",
+            Some(false) => "it is NOT as it was found",
+            None => "whether it is as it was found is not known",
+        };
+        let mode = if layout.mode_changed { ", MIG mode switched" } else { "" };
+        facts.push(("layout", format!("changed {} times{mode}; {end}", layout.changes)));
+    }
     if !context.gpus.is_empty() {
         facts.push(("driver", format!("{}, CUDA up to {}", text(&context.driver), text(&context.cuda))));
     }
