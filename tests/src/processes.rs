@@ -25,9 +25,22 @@ pub struct Running {
     pub program: String,
 }
 
-/// Everything that descends from a process and runs, in the order of their numbers.
+/// The root helper's program: it stays as long as its daemon, and outlives it to put a GPU back.
+const HELPER: &str = "migperf-helper";
+
+/// Everything that descends from a process and runs, in the order of their numbers; helpers apart.
 #[must_use]
 pub fn descendants(of: u32) -> Vec<Running> {
+    offspring(of).into_iter().filter(|running| running.program != HELPER).collect()
+}
+
+/// The helpers of a daemon, the one that it started first.
+#[must_use]
+pub fn helpers(of: u32) -> Vec<Running> {
+    offspring(of).into_iter().filter(|running| running.program == HELPER).collect()
+}
+
+fn offspring(of: u32) -> Vec<Running> {
     let parents: BTreeMap<u32, u32> = pids().into_iter().filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let line = |pid: u32| std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).skip(1);
     parents.keys().filter(|pid| line(**pid).any(|ancestor| ancestor == of)).filter_map(|pid| running(*pid)).collect()

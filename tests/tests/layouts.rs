@@ -11,7 +11,7 @@ use migperf_dbus::names::{job as key, submit};
 use migperf_dbus::{Keyed, names};
 use migperf_tests::layout::Seen;
 use migperf_tests::paced::Stage;
-use migperf_tests::processes::{Running, descendants, eventually, marked};
+use migperf_tests::processes::{Running, descendants, eventually, helpers, marked};
 use migperf_tests::simulation::Simulation;
 use migperf_tests::{Daemon, MARK, number};
 use nix::sys::signal::{Signal, kill};
@@ -275,7 +275,7 @@ async fn a_helper_that_dies_costs_one_trial() {
     ];
     let job = submit(&daemon, &suite(&trials), false).await.unwrap();
     daemon.wait_for_phase(job, "measuring", LIMIT).await;
-    kill_one(&of(&daemon, "migperf-helper")[0]);
+    kill_one(&helpers(daemon.pid())[0]);
     assert_eq!(daemon.wait_for(job, &["done", "failed"], LIMIT).await, "done", "{}", daemon.reason(job).await);
     let report = daemon.report(job).await;
     let trials = report["trials"].as_array().unwrap();

@@ -10,7 +10,7 @@ use migperf_dbus::names::{job as key, submit};
 use migperf_dbus::{Keyed, names};
 use migperf_tests::layout::Seen;
 use migperf_tests::paced::Stage;
-use migperf_tests::processes::{Running, descendants, marked};
+use migperf_tests::processes::{Running, descendants, helpers, marked};
 use migperf_tests::simulation::Simulation;
 use migperf_tests::{Daemon, MARK, number, text};
 use nix::sys::signal::{Signal, kill};
@@ -129,7 +129,7 @@ async fn strike(stage: &Stage, case: &Case, daemon: &mut Daemon, before: &Seen) 
         descendants(daemon.pid()).into_iter().filter(|running| running.program == program).collect()
     };
     match case.blow {
-        Blow::Helper => of(HELPER).first().into_iter().for_each(end),
+        Blow::Helper => helpers(daemon.pid()).first().into_iter().for_each(end),
         Blow::Worker => of("paced-worker").first().into_iter().for_each(end),
         Blow::Daemon => {
             let mark = daemon.mark.clone();
