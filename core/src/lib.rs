@@ -10,6 +10,7 @@ pub mod cohort;
 pub mod compare;
 pub mod device;
 pub mod ids;
+pub mod imported;
 pub mod job;
 pub mod layouts;
 pub mod mig;

@@ -73,6 +73,10 @@ pub(crate) enum Command {
     /// Write what a job measured, every batch of it, for other programs and other machines
     #[command(after_help = EXPORT_EXAMPLES)]
     Export(ExportArgs),
+    /// Read measured tables of others (CSV, as MIGPerf writes them) and say where they contradict themselves
+    ///
+    /// In a closed loop throughput is batch size over latency. Ends with 6 if a row is off by more than 5 %.
+    Import(ImportArgs),
     /// Cancel a job; what it has measured stays
     Cancel(JobArgs),
     /// Say what measuring needs here, what is missing, and what to do about it
@@ -262,6 +266,13 @@ pub(crate) enum ExportFormat {
     Archive,
     /// A folder for each worker of each trial, with worker.json and batches.jsonl
     CoLoad,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Tables with the columns model_name, batch_size, latency (ms), throughput (items/s) and mig_profile
+    #[arg(value_name = "FILE", required = true)]
+    pub(crate) files: Vec<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -22,7 +22,7 @@ pub(crate) enum Exit {
     Device,
     /// Refused: the device can't be measured now, or the caller may not.
     Refused,
-    /// At least one trial has no valid result.
+    /// At least one trial has no valid result, or an imported table contradicts itself.
     Invalid,
     /// No such job, or nothing to report yet.
     Nothing,
@@ -41,7 +41,7 @@ Exit codes:
     3  the suite can't be read or planned
     4  no such device
     5  refused: the device can't be measured now, or you may not
-    6  at least one trial has no valid result
+    6  at least one trial has no valid result; of `import`: a table contradicts itself
     7  no such job, or nothing to report
     8  of `compare`: something got worse
   130  cancelled or interrupted";

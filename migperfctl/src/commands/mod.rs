@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod export;
+mod import;
 mod jobs;
 mod layout;
 mod report;
@@ -73,6 +74,7 @@ async fn command(cli: Cli) -> anyhow::Result<Exit> {
         Command::Report(args) => report::report(args, global.json, session).await,
         Command::Compare(args) => compare::compare(args, global.json, session).await,
         Command::Export(args) => export::export(args, session).await,
+        Command::Import(args) => import::import(&args, global.json),
         Command::Cancel(args) => jobs::cancel(&session().await?, args.job, global.json).await,
         Command::Check => check::check(session().await, global.json).await,
         Command::Layout(command) => layout::layout(&session().await?, command, global.json).await,

@@ -455,3 +455,26 @@ fn a_job_is_exported_and_reported_from_its_archive() {
     fs::write(bench.state.path().join("cut.migperf"), &cut[..cut.len() - 1]).unwrap();
     bench.run("report cut.migperf").check(1, &["cut short"]);
 }
+
+#[test]
+fn imported_tables_that_contradict_themselves_are_told_by_the_exit_code() {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/tests/data/a100-80g");
+    let import = |table: &str| {
+        let mut client = Command::new(env!("CARGO_BIN_EXE_migperfctl"));
+        client.arg("import").arg(data.join(table)).output().unwrap()
+    };
+    let vision = import("train-cv-integrated_result.csv");
+    let told = String::from_utf8(vision.stdout).unwrap();
+    assert_eq!(vision.status.code(), Some(0), "{told}");
+    assert!(told.ends_with("24 rows, 21 measured, 0 contradict themselves\n"), "{told}");
+    let language = import("infer-nlp-integrated_result_bsz.csv");
+    let told = String::from_utf8(language.stdout).unwrap();
+    assert_eq!(language.status.code(), Some(6), "{told}");
+    assert!(
+        told.contains("batches of 2 x 64 tokens: 6.83 ms allow 292.83/s, the table has 439.19/s (+50.0 %)"),
+        "{told}"
+    );
+    assert!(told.contains("throughput x latency is 3.00 items in every row"), "{told}");
+    let absent = import("no-such-table.csv");
+    assert_eq!(absent.status.code(), Some(1));
+}
