@@ -122,7 +122,7 @@ impl Mps {
         let mut command = Command::new(&config.launcher);
         command.args(["--bound", &std::process::id().to_string()]).arg(program).arg("-f");
         // Drivers from release 615 on have a second protocol, which clients of today don't speak.
-        if help(program, user).contains("-p ") {
+        if has_protocols(&help(program, user)) {
             command.args(["-p", "2"]);
         }
         command
@@ -295,6 +295,11 @@ fn end(child: &mut Child) {
     let _ = child.wait();
 }
 
+/// Whether the options that the control program lists have one for the protocol. Its commands have a `-p` too.
+fn has_protocols(help: &str) -> bool {
+    help.lines().any(|line| line.trim_start().starts_with("-p"))
+}
+
 /// What the control program says about its options.
 fn help(program: &Path, user: (u32, u32)) -> String {
     let mut command = Command::new(program);
@@ -353,5 +358,19 @@ fn can_enter(path: &Path, uid: u32, gid: u32) -> bool {
 fn remove(directory: &Path) {
     if let Err(error) = std::fs::remove_dir_all(directory) {
         tracing::warn!(directory = %directory.display(), %error, "an MPS directory could not be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The help of release 580, in part, and of one with the option.
+    #[test]
+    fn a_command_s_option_is_not_the_program_s() {
+        let release_580 =
+            "OPTIONS:\n  -f,--forground           Setup the daemon in the foreground\n\nCOMMAND:\n  ps [-p PID]\n";
+        assert!(!has_protocols(release_580));
+        assert!(has_protocols("OPTIONS:\n  -p,--protocol <version>\n"));
     }
 }

@@ -44,14 +44,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         strip(&programs.join(name), &carry, name)?;
     }
     for (package, test, name) in TESTS {
-        strip(
-            &built(cargo().args(["test", "--release", "--no-run", "--package", package, "--test", test]))?,
-            &carry,
-            name,
-        )?;
+        let command = ["test", "--release", "--no-run", "--package", package, "--test", test];
+        strip(&built(cargo().args(command), test)?, &carry, name)?;
     }
     let (package, name) = PRINTER;
-    strip(&built(cargo().args(["build", "--release", "--package", package, "--bin", name]))?, &carry, name)?;
+    strip(&built(cargo().args(["build", "--release", "--package", package, "--bin", name]), name)?, &carry, name)?;
     for folder in FOLDERS {
         copy(&workspace.root.join(folder), &carry.join(folder))?;
     }
@@ -68,8 +65,8 @@ fn strip(program: &Path, carry: &Path, name: &str) -> Result<()> {
     process::run(Command::new("strip").arg("-o").arg(carry.join("bin").join(name)).arg(program))
 }
 
-/// Builds one program and tells where cargo put it: the name of a test's has a hash.
-fn built(command: &mut Command) -> Result<PathBuf> {
+/// Builds and tells where cargo put the program or test of this name: the file's name has a hash.
+fn built(command: &mut Command, target: &str) -> Result<PathBuf> {
     let output = command.arg("--message-format=json-render-diagnostics").output()?;
     if !output.status.success() {
         bail!("{command:?} failed: {}", String::from_utf8_lossy(&output.stderr));
@@ -77,7 +74,8 @@ fn built(command: &mut Command) -> Result<PathBuf> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let executable = |line: &str| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
-        message["executable"].as_str().map(PathBuf::from)
+        let is_it = message["target"]["name"] == target;
+        message["executable"].as_str().filter(|_| is_it).map(PathBuf::from)
     };
     text.lines().rev().find_map(executable).with_context(|| format!("{command:?} built no program"))
 }

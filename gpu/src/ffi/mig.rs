@@ -84,6 +84,7 @@ macro_rules! call {
         }
     };
 }
+#[cfg(feature = "control")]
 pub(super) use call;
 
 /// The GPU instance profile of a constant.
