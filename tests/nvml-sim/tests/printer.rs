@@ -36,6 +36,9 @@ fn placements_are_printed_as_on_a_real_h200() {
 #[test]
 fn instances_are_printed_with_their_places() {
     assert_eq!(print(H200, "-lgi"), "No MIG-enabled devices found.\n");
+    let empty = r#"{ "model": "H200-141", "mig": "enabled" }"#;
+    assert_eq!(print(empty, "-lgi"), "No GPU instances found: Not Found\n");
+    assert_eq!(print(empty, "-lci"), "No compute instances found: Not Found\n");
     let divided = r#"{ "model": "A100-40", "mig": "enabled", "instances": [
         { "profile": "3g.20gb", "start": 4, "compute": [1, 2] }, { "profile": "1g.5gb", "start": 0 },
         { "profile": "2g.10gb", "start": 2, "compute": [] } ] }"#;
@@ -47,11 +50,11 @@ fn instances_are_printed_with_their_places() {
 | GPU   Name               Profile  Instance   Placement  |
 |                            ID       ID       Start:Size |
 |=========================================================|
-|   0  MIG 1g.5gb           19        7         0:1       |
+|   0  MIG 1g.5gb            19        7          0:1     |
 +---------------------------------------------------------+
-|   0  MIG 2g.10gb          14        4         2:2       |
+|   0  MIG 2g.10gb           14        4          2:2     |
 +---------------------------------------------------------+
-|   0  MIG 3g.20gb           9        2         4:4       |
+|   0  MIG 3g.20gb            9        2          4:4     |
 +---------------------------------------------------------+
 "
     );

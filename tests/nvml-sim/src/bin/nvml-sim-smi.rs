@@ -201,19 +201,20 @@ fn gpu_instances(nvml: &Nvml) -> Result<String, Wrong> {
         for profile in nvml.profiles(gpu)? {
             for instance in nvml.instances(gpu, &profile)? {
                 let info = nvml.instance_info(instance)?;
-                let place = format!("{}:{}", info.placement.start, info.placement.size);
                 rows.push(format!(
-                    "{index:>4}  {:<19}{:>4}     {:>4}        {place:>4}     ",
+                    "{index:>4}  {:<19}{:>5}{:>9}{:>11}:{:<6}",
                     profile.name(),
                     info.profileId,
-                    info.id
+                    info.id,
+                    info.placement.start,
+                    info.placement.size
                 ));
             }
         }
     }
     Ok(match (divided, rows.is_empty()) {
         (false, _) => NONE_DIVIDED.to_owned(),
-        (true, true) => "No GPU instances found.\n".to_owned(),
+        (true, true) => "No GPU instances found: Not Found\n".to_owned(),
         (true, false) => {
             let head = [
                 "GPU instances:",
@@ -273,7 +274,7 @@ fn compute_instances(nvml: &Nvml) -> Result<String, Wrong> {
     }
     Ok(match (divided, rows.is_empty()) {
         (false, _) => NONE_DIVIDED.to_owned(),
-        (true, true) => "No compute instances found.\n".to_owned(),
+        (true, true) => "No compute instances found: Not Found\n".to_owned(),
         (true, false) => {
             let head = [
                 "Compute instances:",
