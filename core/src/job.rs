@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{LayoutStretch, Plan};
 
 /// Where a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -89,6 +89,9 @@ pub struct PlanAnswer {
     pub device: String,
     /// Why the job would be refused now; empty: it would run.
     pub refusals: Vec<Refusal>,
+    /// How the GPU is divided, stretch by stretch: it changes once less often than there are stretches.
+    #[serde(default)]
+    pub layouts: Vec<LayoutStretch>,
     /// What would be done to the GPU's layout, and undone at the end, for people; empty: nothing.
     #[serde(default)]
     pub layout_changes: Vec<String>,

@@ -419,11 +419,12 @@ fn a_dry_run_shows_the_whole_plan() {
         workload = { model = "resnet18", task = "infer", batch-size = 1 }"#,
     );
     let plan = Plan::expand(&suite, Target::Gpu).unwrap();
-    assert_eq!(plan.estimate().total, "2m33s".parse::<Span>().unwrap());
+    assert_eq!(plan.estimate().layout_changes, "10s".parse::<Span>().unwrap());
+    assert_eq!(plan.estimate().total, "2m43s".parse::<Span>().unwrap());
     assert_eq!(
         render_text(&plan),
         "\
-x on the GPU: 5 trials (4 cells, 1 repeat), at least 2m33s
+x on the GPU: 5 trials (4 cells, 1 repeat), at least 2m43s
 two at once
 judged by throughput of all work, the highest
 
@@ -435,13 +436,13 @@ judged by throughput of all work, the highest
 4  again     24s  exclusive: 1x resnet18 infer b1 fp32  measured again, to see whether the device drifted
 
 Layouts:
-  it changes 2 times
-  trials 0 to 2: the whole GPU
-  trial 3: MIG 1g
-  trial 4: the whole GPU
+  it changes 2 times, 5s each; each MIG layout comes once, with all its repeats
+  trials 0 to 2: the whole GPU, for exclusive, mps@50%
+  trial 3: MIG 1g, for mig 1g
+  trial 4: the whole GPU, for exclusive again
 
 What others would notice:
-  for at least 2m33s the GPU is busy with up to 2 workers: other work on it would be slowed, and would spoil the measurement
+  for at least 2m43s the GPU is busy with up to 2 workers: other work on it would be slowed, and would spoil the measurement
   during 2 trials a private MPS control daemon serves the GPU or each of its instances
   during 1 trial the GPU is divided into MIG instances: no program can use it as a whole
 
@@ -452,4 +453,33 @@ Warnings:
   line 15: a settle phase under 3s may end before the device's clocks are steady
 "
     );
+}
+
+#[test]
+fn a_baseline_names_the_trial_of_its_own_repeat() {
+    let suite = suite(
+        r#"[defaults]
+        repeats = 2
+        [[trial]]
+        sharing = { mode = "mig", layout = "2x1g" }
+        workers = 2
+        workload = { model = "resnet18", task = "infer", batch-size = 1 }"#,
+    );
+    let plan = Plan::expand(&suite, Target::Gpu).unwrap();
+    // The whole GPU with both repeats, then the layout with both, then the whole GPU again.
+    let order: Vec<(u32, u32)> = plan.trials.iter().map(|trial| (trial.cell, trial.repeat)).collect();
+    assert_eq!(order, [(0, 0), (0, 1), (1, 0), (2, 0), (1, 1), (2, 1), (0, 2)]);
+    let text = render_text(&plan);
+    let named: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once("added: trial ")?.1)).collect();
+    let of = ["3", "5", "3", "5"].map(|trial| format!("{trial} is compared with it"));
+    assert_eq!(named, of, "{text}");
+    let written = serde_json::to_value(plan.layouts()).unwrap();
+    assert_eq!(
+        written[1],
+        serde_json::json!({
+            "first": 2, "trials": 4, "layout": "2x1g", "needed-by": ["mig 1g", "mig 2x1g"], "again": false, "change": "5s"
+        })
+    );
+    assert_eq!(written[0].get("change"), None);
+    assert_eq!(written[2]["again"], true);
 }

@@ -19,6 +19,9 @@ use crate::units::Span;
 /// number for estimates, from workers that were ready within ten seconds.
 pub const START: Span = Span(std::time::Duration::from_secs(8));
 
+/// What a change of the GPU's layout is taken to need: a round number for estimates (not tried on hardware).
+pub const LAYOUT_CHANGE: Span = Span(std::time::Duration::from_secs(5));
+
 /// Where a cell comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "from", rename_all = "kebab-case", rename_all_fields = "kebab-case", deny_unknown_fields)]
@@ -131,7 +134,10 @@ pub struct Estimate {
     /// Of each trial: [`START`], warm-up, settle phase and window. Windows may be extended, warm-ups of slow workloads
     /// last longer.
     pub trials: Vec<Span>,
-    /// Of all of them.
+    /// Of all changes of the layout between trials. That to the first layout and that back to what was found depend on
+    /// what is found.
+    pub layout_changes: Span,
+    /// Of all trials and changes.
     pub total: Span,
 }
 
@@ -205,8 +211,9 @@ impl Plan {
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let trials: Vec<Span> = self.trials.iter().map(|trial| lasts(&trial.spec)).collect();
-        let total = Span(trials.iter().map(|span| span.0).sum());
-        Estimate { trials, total }
+        let layout_changes = Span(self.layouts().iter().filter_map(|stretch| stretch.change).map(|span| span.0).sum());
+        let total = Span(layout_changes.0 + trials.iter().map(|span| span.0).sum::<std::time::Duration>());
+        Estimate { trials, layout_changes, total }
     }
 
     /// How the GPU is divided, stretch by stretch. A stretch's layout has at least the instances that each of its

@@ -4,15 +4,19 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::mig::layout::{Instance, Layout};
 use crate::mig::profile::Profile;
-use crate::plan::{LeftOut, Origin};
+use crate::plan::{LAYOUT_CHANGE, LeftOut, Origin};
 use crate::suite::Target;
-use crate::trial::{InstanceMps, PlannedTrial, Sharing, TrialSpec};
+use crate::trial::{InstanceMps, PlannedTrial, Purpose, Sharing, TrialSpec};
+use crate::units::Span;
 use crate::workload::Workload;
 
 /// Trials after each other under one layout.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct LayoutStretch {
     /// Index of the first trial.
     pub first: u32,
@@ -20,6 +24,14 @@ pub struct LayoutStretch {
     pub trials: u32,
     /// The instances that must exist; none: the GPU is whole.
     pub layout: Option<Layout>,
+    /// The ways of sharing that need it, each once, in the order of the trials.
+    pub needed_by: Vec<String>,
+    /// Whether all its trials measure again what was measured before, so that drift can be seen.
+    pub again: bool,
+    /// What the change before it is taken to last ([`LAYOUT_CHANGE`]); none before the first, as that depends on what is
+    /// found on the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<Span>,
 }
 
 /// Whether a cell is one worker alone on the whole target: measured first in each repeat, and again at the end.
@@ -203,9 +215,18 @@ pub(super) fn stretches(cells: &[TrialSpec], trials: &[PlannedTrial]) -> Vec<Lay
     let mut stretches: Vec<LayoutStretch> = Vec::new();
     for trial in trials {
         let layout = divisions.get(trial.cell as usize).cloned().flatten();
-        match stretches.last_mut() {
-            Some(last) if last.layout == layout => last.trials += 1,
-            _ => stretches.push(LayoutStretch { first: trial.index, trials: 1, layout }),
+        if stretches.last().is_none_or(|last| last.layout != layout) {
+            let change = (!stretches.is_empty()).then_some(LAYOUT_CHANGE);
+            let first = trial.index;
+            stretches.push(LayoutStretch { first, trials: 0, layout, needed_by: Vec::new(), again: true, change });
+        }
+        let sharing = trial.spec.sharing.to_string();
+        if let Some(last) = stretches.last_mut() {
+            last.trials += 1;
+            last.again &= trial.purpose == Purpose::Drift;
+            if !last.needed_by.contains(&sharing) {
+                last.needed_by.push(sharing);
+            }
         }
     }
     stretches

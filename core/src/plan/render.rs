@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::plan::{LayoutStretch, Origin, Plan};
+use crate::plan::{LAYOUT_CHANGE, LayoutStretch, Origin, Plan};
 use crate::suite::Target;
 use crate::trial::{PlannedTrial, Purpose, Sharing};
 use crate::units::Span;
@@ -78,8 +78,11 @@ fn why(plan: &Plan, trial: &PlannedTrial) -> String {
     match plan.origins.get(trial.cell as usize) {
         Some(Origin::Suite { line }) => format!("asked for in line {line}"),
         Some(Origin::Baseline { of }) => {
-            let cohort = u64::from(trial.repeat) * plan.cells.len() as u64 + u64::from(*of);
-            format!("added: trial {cohort} is compared with it")
+            let is_compared = |other: &&PlannedTrial| other.cell == *of && other.repeat == trial.repeat;
+            match plan.trials.iter().find(is_compared) {
+                Some(cohort) => format!("added: trial {} is compared with it", cohort.index),
+                None => "added as a baseline".to_owned(),
+            }
         }
         None => "of unknown origin".to_owned(),
     }
@@ -92,14 +95,18 @@ fn layouts(plan: &Plan) -> Vec<String> {
     }
     let changes = match stretches.len() - 1 {
         0 => "it stays the same from the first trial to the last".to_owned(),
-        1 => "it changes once".to_owned(),
-        more => format!("it changes {more} times"),
+        1 => format!("it changes once, {LAYOUT_CHANGE}; each MIG layout comes once, with all its repeats"),
+        more => {
+            format!("it changes {more} times, {LAYOUT_CHANGE} each; each MIG layout comes once, with all its repeats")
+        }
     };
-    let stretch = |LayoutStretch { first, trials, layout }: LayoutStretch| {
+    let stretch = |LayoutStretch { first, trials, layout, needed_by, again, .. }: LayoutStretch| {
         let layout = layout.map_or_else(|| "the whole GPU".to_owned(), |layout| format!("MIG {layout}"));
+        let again = if again { " again" } else { "" };
+        let needed_by = needed_by.join(", ");
         match trials {
-            1 => format!("trial {first}: {layout}"),
-            _ => format!("trials {first} to {}: {layout}", first + trials - 1),
+            1 => format!("trial {first}: {layout}, for {needed_by}{again}"),
+            _ => format!("trials {first} to {}: {layout}, for {needed_by}{again}", first + trials - 1),
         }
     };
     std::iter::once(changes).chain(stretches.into_iter().map(stretch)).collect()

@@ -295,6 +295,7 @@ impl Daemon {
         let refusal = Refusal { problem: "the GPU is lent out".to_owned(), remedy: "ask for it back".to_owned() };
         let refusals = if self.lock().conduct == Conduct::Refuses { vec![refusal] } else { Vec::new() };
         let answer = PlanAnswer {
+            layouts: plan.layouts(),
             plan,
             device: "two processors".to_owned(),
             refusals,

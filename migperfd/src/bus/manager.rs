@@ -65,7 +65,9 @@ impl ManagerObject {
         let admission = self.queue.plan(options.asked(suite)?).await.map_err(refused)?;
         let device = admission.device();
         let Admission { plan, refusals, changes, .. } = admission;
-        send(&PlanAnswer { plan, device, refusals, layout_changes: changes.lines, replaced_uuids: changes.replaced })
+        let layouts = plan.layouts();
+        let (layout_changes, replaced_uuids) = (changes.lines, changes.replaced);
+        send(&PlanAnswer { plan, device, refusals, layouts, layout_changes, replaced_uuids })
     }
 
     async fn list_jobs(&self, filter: Keyed, cursor: &str, limit: u32) -> Result<(Vec<Keyed>, String), Error> {
