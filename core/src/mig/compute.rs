@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::mig::layout::Part;
 use crate::mig::offer::Placement;
 use crate::mig::planner::{Existing, ExistingCompute, Rest};
-use crate::mig::profile::Profile;
 
 /// A compute instance profile that a GPU instance offers, as the device describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,42 +19,6 @@ pub struct ComputeOffer {
     pub most: u32,
     /// Where one may lie, in compute slices of the GPU instance; empty where the device does not tell.
     pub placements: Vec<Placement>,
-}
-
-/// Which layer of MIG has no room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Layer {
-    /// The GPU, for a GPU instance.
-    GpuInstance,
-    /// A GPU instance, for a compute instance.
-    ComputeInstance,
-}
-
-/// A driver's "insufficient resources" for one instance, with what it says is left.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct InsufficientResources {
-    /// Where there is no room.
-    pub layer: Layer,
-    /// What was to be created.
-    pub profile: Profile,
-    /// More of this profile that could be created just then.
-    pub free: u32,
-    /// Of it on an empty GPU, or in an empty GPU instance.
-    pub total: u32,
-}
-
-impl std::fmt::Display for InsufficientResources {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { layer, profile, free, total } = self;
-        let (what, whole, remedy) = match layer {
-            Layer::GpuInstance => ("GPU instance", "the GPU", "destroy GPU instances, or choose other places"),
-            Layer::ComputeInstance => {
-                ("compute instance", "its GPU instance", "destroy compute instances of this GPU instance")
-            }
-        };
-        write!(f, "no room in {whole} for {what} {profile}: {free} free of {total}; {remedy}")
-    }
 }
 
 /// What to do inside a GPU instance that stays.
