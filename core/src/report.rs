@@ -37,6 +37,8 @@ pub use trial::{Batches, GroupReport, MemberReport, Slowest, TrialReport, Window
 pub use verdict::{Fault, Flag, Remark, Verdict};
 pub use view::{SharingView, WorkloadView, rfc3339};
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::plan::LeftOut;
@@ -106,6 +108,25 @@ pub struct Summary {
     pub cancelled: u32,
     /// During which others used the device.
     pub contaminated: u32,
+}
+
+impl fmt::Display for Summary {
+    /// `26 trials: 24 valid, 2 flagged`: kinds that did not happen are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [
+            ("valid", self.valid),
+            ("flagged", self.flagged),
+            ("invalid", self.invalid),
+            ("that do not fit", self.does_not_fit),
+            ("failed", self.failed),
+            ("cancelled", self.cancelled),
+            ("contaminated", self.contaminated),
+            ("not run", self.planned.saturating_sub(self.recorded)),
+        ];
+        let counts: Vec<String> =
+            counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
+        write!(f, "{} trials: {}", self.planned, counts.join(", "))
+    }
 }
 
 /// Something that was not measured.

@@ -453,6 +453,7 @@ fn the_mode_is_switched_around_everything_else() {
         ]),
     );
     check("A30-24", &[("4g", 0, true)], "off", Rest::Goes, Err("MIG can't be disabled while 4g.24gb@0:4 must stay"));
+    check("A30-24", &[("4g", 0, true)], "empty", Rest::Goes, Err("the GPU can't be empty while 4g.24gb@0:4 must stay"));
 }
 
 #[test]
@@ -560,6 +561,7 @@ fn only_what_is_in_the_way_is_replaced() {
     check("4g+1g", &[10]);
     check("7g", &[10, 11]);
     check("off", &[10, 11]);
+    check("empty", &[10, 11]);
     let error = replace(&offers, &found(&[], |_| true), &"8x1g".parse().unwrap(), Rest::Goes);
     assert!(matches!(error, Err(migperf_core::mig::planner::ChangeError::TooMuch { .. })));
 }

@@ -41,20 +41,10 @@ pub fn plan(
         enabled: now.mode == MigMode::Enabled,
         instances: now.instances.iter().map(|gpu| existing(gpu, !is_ours(gpu))).collect(),
     };
-    // An empty GPU is one without anybody's instances.
-    let rest: Vec<&Existing> = found.instances.iter().filter(|existing| existing.must_stay).collect();
-    if *layout == Layout::empty() && !rest.is_empty() {
-        if !replace_existing {
-            let there: Vec<String> = rest.iter().map(|existing| existing.placed.to_string()).collect();
-            return Err(format!("{} was there before; `replace-existing` would destroy it", there.join(", ")));
-        }
-        let destroy = now.instances.iter().map(|gpu| gpu.id).collect();
-        return Ok(Plan { target: Target { on: true, instances: Vec::new() }, destroy });
-    }
     let offers = offers(profiles);
     let change = if replace_existing { replace } else { reach }(&offers, &found, layout, Rest::Goes);
     let change = change.map_err(|error| match error {
-        ChangeError::InTheWay { .. } | ChangeError::NotOff { .. } => {
+        ChangeError::InTheWay { .. } | ChangeError::NotEmpty { .. } | ChangeError::NotOff { .. } => {
             format!("{error}; `replace-existing` would destroy what is in the way")
         }
         other => other.to_string(),

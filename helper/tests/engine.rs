@@ -473,6 +473,32 @@ fn instances_from_before_go_only_where_that_is_allowed() {
     });
 }
 
+/// A driver's "insufficient resources" names no layer. What a GPU instance can't hold is known once it exists: the device's
+/// list decides, not a table.
+#[test]
+fn no_room_is_told_with_its_layer_and_numbers() {
+    on_machine("no_room_is_told_with_its_layer_and_numbers", H200, |stage| {
+        let engine = stage.engine();
+        let refused = |function: &str| Fault { function: function.to_owned(), nth: None, effect: Effect::Code(23) };
+        for (function, words) in [
+            ("nvmlGpuInstanceCreateComputeInstance", "1 free of 1 in the GPU instance"),
+            ("nvmlDeviceCreateGpuInstanceWithPlacement", "2 free of 2 in the GPU"),
+        ] {
+            CASES[0].set(stage);
+            let found = stage.layout();
+            plan(stage, &[refused(function)]);
+            let error = engine.apply(&stage.gpu, &layout("3g"), &order()).unwrap_err().to_string();
+            assert!(error.contains("no room for") && error.contains(words), "{error}");
+            plan(stage, &[]);
+            assert_eq!(stage.layout(), found);
+        }
+        // A 4g offers no compute instance of three slices.
+        let error = engine.apply(&stage.gpu, &layout("4g(3c+1c)"), &order()).unwrap_err();
+        assert!(matches!(error, EngineError::RolledBack(_)), "{error}");
+        assert_eq!(stage.layout(), "Some((false, false)) ");
+    });
+}
+
 #[test]
 fn what_others_changed_meanwhile_stays_theirs() {
     on_machine("what_others_changed_meanwhile_stays_theirs", H200, |stage| {

@@ -4,7 +4,6 @@
 //! A daemon of root's own starts the helper at the other end of a socket pair and starts it again when it has died. The
 //! helper is no child that ends with the daemon: it outlives it, to put GPUs back as they were.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -220,22 +219,6 @@ impl Helper {
     /// As the helper answers, or if there is none.
     pub async fn restore(&self, gpu: &str, options: &Keyed) -> Result<Changed, HelperError> {
         Ok(self.proxy().await?.restore(gpu, options).await?)
-    }
-
-    /// Starts an MPS control daemon under a user's id.
-    ///
-    /// # Errors
-    /// As the helper answers, or if there is none.
-    pub async fn start_mps(&self, device: &str, uid: u32, liveness: OwnedFd) -> Result<Keyed, HelperError> {
-        Ok(self.proxy().await?.start_mps(device, uid, liveness.into(), &HashMap::new()).await?)
-    }
-
-    /// Stops the MPS control daemon of a device.
-    ///
-    /// # Errors
-    /// As the helper answers, or if there is none.
-    pub async fn stop_mps(&self, device: &str) -> Result<(), HelperError> {
-        Ok(self.proxy().await?.stop_mps(device, &HashMap::new()).await?)
     }
 
     /// GPUs that are not as they were found.

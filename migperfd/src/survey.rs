@@ -50,7 +50,7 @@ impl Survey {
         &self.offers
     }
 
-    fn found(&self, keep: bool) -> Found {
+    fn found(&self) -> Found {
         let compute = |compute: &layout::ComputeInstance| ExistingCompute {
             id: compute.id,
             slices: compute.profile.compute_slices(),
@@ -60,7 +60,7 @@ impl Survey {
         let existing = |instance: &layout::GpuInstance| Existing {
             id: instance.id,
             placed: Placed { placement: instance.placement, profile: instance.profile.clone() },
-            must_stay: keep,
+            must_stay: true,
             compute: instance.compute.iter().map(compute).collect(),
         };
         Found {
@@ -69,12 +69,13 @@ impl Survey {
         }
     }
 
-    /// How a layout can be reached; what is there stays unless it may be replaced.
+    /// How a layout can be reached; what is there stays unless it is in the way and may be replaced, as the helper does it.
     ///
     /// # Errors
     /// What is in its way, with the nearest layouts that can be.
     pub fn reach(&self, wanted: &Layout, replace_existing: bool) -> Result<Change, ChangeError> {
-        planner::reach(&self.offers, &self.found(!replace_existing), wanted, Rest::Goes)
+        let plan = if replace_existing { planner::replace } else { planner::reach };
+        plan(&self.offers, &self.found(), wanted, Rest::Goes)
     }
 
     /// MIG devices that a change destroys.
@@ -109,7 +110,7 @@ impl Survey {
     /// What it offers, and how many more of each fit beside what there is, for a document.
     #[must_use]
     pub fn offered(&self) -> Vec<Offer> {
-        let there: Vec<Placed> = self.found(true).instances.into_iter().map(|existing| existing.placed).collect();
+        let there: Vec<Placed> = self.found().instances.into_iter().map(|existing| existing.placed).collect();
         let offer = |offer: &migperf_core::mig::offer::Offer| {
             let (mut there, mut left) = (there.clone(), 0);
             while let Some(next) = self.offers.places(&there, offer).into_iter().next() {
@@ -131,7 +132,7 @@ impl Survey {
 #[must_use]
 pub fn remedy(error: &ChangeError) -> &'static str {
     match error {
-        ChangeError::InTheWay { .. } | ChangeError::NotOff { .. } => {
+        ChangeError::InTheWay { .. } | ChangeError::NotEmpty { .. } | ChangeError::NotOff { .. } => {
             "choose a layout that fits beside them, or let them be replaced (--replace-existing)"
         }
         _ => "choose another layout: `migperfctl layout show` lists what the GPU offers",

@@ -39,11 +39,7 @@ fn suite(trials: &[&str]) -> String {
 }
 
 fn stage(gpu: Value) -> Stage {
-    let stage = Stage::on(Simulation::new(gpu), env!("CARGO_BIN_EXE_paced-worker"));
-    if std::env::var_os("SCRIPTED").is_some() {
-        stage.helper_is(Some(env!("CARGO_BIN_EXE_scripted-helper")));
-    }
-    stage
+    Stage::on(Simulation::new(gpu), env!("CARGO_BIN_EXE_paced-worker"))
 }
 
 fn options(replace: bool) -> Keyed {

@@ -35,6 +35,9 @@ pub(crate) struct Dependency {
     /// The requirement as cargo normalises it, such as `=0.24.0` or `^1`.
     pub(crate) req: String,
     pub(crate) kind: Option<Kind>,
+    /// Those that are asked for beside the defaults.
+    #[serde(default)]
+    pub(crate) features: Vec<String>,
 }
 
 /// The kinds that cargo names; a normal dependency has none.

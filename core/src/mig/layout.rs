@@ -472,4 +472,25 @@ mod tests {
         assert_eq!(sorted("1g+1g+3g(2c+1c)"), "3g(2c+1c)+2x1g");
         assert_eq!(sorted("off"), "off");
     }
+
+    #[test]
+    fn instances_are_counted() {
+        for (text, written, count) in [
+            ("7x1g", "7x1g", 7),
+            ("1x1g", "1g", 1),
+            ("3g+2g+1g+1g", "3g+2g+2x1g", 4),
+            ("1g.18gb+me+2x1g.18gb", "1g.18gb+me+2x1g.18gb", 3),
+            ("2x1g+me", "2x1g+me", 2),
+        ] {
+            let layout: Layout = text.parse().unwrap();
+            assert_eq!((layout.to_string().as_str(), layout.members().len()), (written, count));
+            assert_eq!(written.parse::<Layout>().unwrap(), layout);
+        }
+        for text in ["", "+", "0x1g", "x1g", "7x", "1g++1g", "49x1g", "48x1g+1g", "9999x1g", "99999x1g", "1g+", "1g,1g"]
+        {
+            assert!(text.parse::<Layout>().is_err(), "{text}");
+        }
+        let sorted = |text: &str| text.parse::<Layout>().unwrap().sorted();
+        assert_eq!(sorted("1g+3g"), sorted("3g+1g"));
+    }
 }

@@ -50,7 +50,8 @@ pub struct ExistingCompute {
 /// What happens to instances that the wish does not ask for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rest {
-    /// They go, but for those that must stay: the layout is exactly as wished among what is ours to change.
+    /// They go, but for those that must stay: the layout is exactly as wished among what is ours to change. Beside nothing
+    /// (`empty`) nothing may stay.
     Goes,
     /// They stay where they are not in the way: the layout has at least what is wished.
     Stays,
@@ -172,6 +173,12 @@ pub enum ChangeError {
         in_the_way: Vec<Placed>,
         /// Parts of the wish that fit, as large as possible.
         nearest: Vec<Layout>,
+    },
+    /// Nothing is to be there, and something must stay.
+    #[error("the GPU can't be empty while {} must stay", placed_list(.in_the_way))]
+    NotEmpty {
+        /// Instances that must stay.
+        in_the_way: Vec<Placed>,
     },
     /// MIG can't be switched off.
     #[error("MIG can't be disabled while {} must stay", placed_list(.in_the_way))]
@@ -356,6 +363,9 @@ fn names(offers: &Offers, wishes: &[Wish<'_>]) -> Layout {
 pub fn reach(offers: &Offers, found: &Found, wanted: &Layout, rest: Rest) -> Result<Change, ChangeError> {
     let Layout::On(instances) = wanted else { return off(found) };
     let wishes = instances.iter().map(|instance| wish(offers, instance)).collect::<Result<Vec<_>, _>>()?;
+    if instances.is_empty() && rest == Rest::Goes && found.instances.iter().any(Existing::stays) {
+        return Err(ChangeError::NotEmpty { in_the_way: staying(found) });
+    }
     let existing: Vec<&Existing> = found.instances.iter().collect();
     match search::smallest(offers, &existing, &wishes, rest, false) {
         Some(solution) => Ok(change(offers, found, &wishes, solution)),
@@ -372,9 +382,11 @@ pub fn replace(offers: &Offers, found: &Found, wanted: &Layout, rest: Rest) -> R
     let mut found = found.clone();
     loop {
         match reach(offers, &found, wanted, rest) {
-            Err(ChangeError::InTheWay { in_the_way, .. } | ChangeError::NotOff { in_the_way })
-                if !in_the_way.is_empty() =>
-            {
+            Err(
+                ChangeError::InTheWay { in_the_way, .. }
+                | ChangeError::NotEmpty { in_the_way }
+                | ChangeError::NotOff { in_the_way },
+            ) if !in_the_way.is_empty() => {
                 for existing in found.instances.iter_mut().filter(|one| in_the_way.contains(&one.placed)) {
                     existing.must_stay = false;
                     existing.compute.iter_mut().for_each(|compute| compute.must_stay = false);
@@ -403,9 +415,12 @@ fn refusal(offers: &Offers, existing: &[&Existing], wishes: &[Wish<'_>], rest: R
     }
 }
 
+fn staying(found: &Found) -> Vec<Placed> {
+    found.instances.iter().filter(|existing| existing.stays()).map(|existing| existing.placed.clone()).collect()
+}
+
 fn off(found: &Found) -> Result<Change, ChangeError> {
-    let in_the_way: Vec<Placed> =
-        found.instances.iter().filter(|existing| existing.stays()).map(|existing| existing.placed.clone()).collect();
+    let in_the_way = staying(found);
     if found.enabled && !in_the_way.is_empty() {
         return Err(ChangeError::NotOff { in_the_way });
     }

@@ -1,4 +1,4 @@
-//! Names of MIG profiles, as NVML prints them and as people write them, and lists of them such as `3g+2x1g`.
+//! Names of MIG profiles, as NVML prints them and as people write them.
 //!
 //! A name may leave the memory size out (`1g`): it then stands for whichever size the device has.
 
@@ -184,128 +184,6 @@ impl From<Profile> for String {
     }
 }
 
-/// Profiles in the order in which members take them, written `7x1g` or `3g+2g+1g+1g`. Never empty.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct ProfileList(Vec<Profile>);
-
-/// Why a text is no list of profiles.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ProfileListError {
-    /// One of the parts names no profile.
-    #[error(transparent)]
-    Profile(#[from] ProfileError),
-    /// A count is no number from 1.
-    #[error("`{0}` does not say how many; write it as `7x1g`")]
-    Count(String),
-    /// More than any GPU has.
-    #[error("`{text}` lists more than {most} instances", most = ProfileList::MOST)]
-    TooMany {
-        /// What was written.
-        text: String,
-    },
-}
-
-impl ProfileList {
-    /// More instances than this on one GPU are taken for a mistake.
-    pub const MOST: usize = 48;
-
-    /// `count` instances of one profile; none if `count` is 0 or over [`Self::MOST`].
-    #[must_use]
-    pub fn repeated(profile: &Profile, count: usize) -> Option<Self> {
-        (1..=Self::MOST).contains(&count).then(|| Self(vec![profile.clone(); count]))
-    }
-
-    /// All of them, in order.
-    #[must_use]
-    pub fn as_slice(&self) -> &[Profile] {
-        &self.0
-    }
-
-    /// The same instances in a canonical order: equal for lists that ask for the same set.
-    #[must_use]
-    pub fn sorted(&self) -> Self {
-        let mut profiles = self.0.clone();
-        profiles.sort_by(|a, b| b.cmp(a));
-        Self(profiles)
-    }
-
-    /// Whether a GPU that is divided as `other` has everything this list asks for.
-    #[must_use]
-    pub fn is_part_of(&self, other: &Self) -> bool {
-        let mut rest = other.0.clone();
-        self.0
-            .iter()
-            .all(|wanted| rest.iter().position(|there| there == wanted).map(|at| rest.swap_remove(at)).is_some())
-    }
-}
-
-impl FromStr for ProfileList {
-    type Err = ProfileListError;
-
-    fn from_str(text: &str) -> Result<Self, ProfileListError> {
-        // `+` joins profiles and also begins a mark (`1g.18gb+me`): a part that starts with a digit is a profile.
-        let mut parts: Vec<String> = Vec::new();
-        for part in text.split('+') {
-            match parts.last_mut() {
-                Some(last) if !part.starts_with(|first: char| first.is_ascii_digit()) => {
-                    last.push('+');
-                    last.push_str(part);
-                }
-                _ => parts.push(part.to_owned()),
-            }
-        }
-        let mut profiles = Vec::new();
-        for part in &parts {
-            let (count, name) = match part.split_once('x') {
-                Some((digits, name)) if digits.bytes().all(|b| b.is_ascii_digit()) => {
-                    (number(digits).ok_or_else(|| ProfileListError::Count(part.clone()))? as usize, name)
-                }
-                _ => (1, part.as_str()),
-            };
-            let profile: Profile = name.parse().map_err(|error| match error {
-                ProfileError::Malformed(_) => ProfileError::Malformed(part.clone()),
-                compute @ ProfileError::Compute { .. } => compute,
-            })?;
-            if profiles.len() + count > Self::MOST {
-                return Err(ProfileListError::TooMany { text: text.to_owned() });
-            }
-            profiles.extend(std::iter::repeat_n(profile, count));
-        }
-        Ok(Self(profiles))
-    }
-}
-
-impl fmt::Display for ProfileList {
-    /// Runs of one profile are counted: `3g+2x1g`.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, run) in self.0.chunk_by(|a, b| a == b).enumerate() {
-            if index > 0 {
-                f.write_str("+")?;
-            }
-            match run {
-                [one] => write!(f, "{one}")?,
-                several => write!(f, "{}x{}", several.len(), several[0])?,
-            }
-        }
-        Ok(())
-    }
-}
-
-impl TryFrom<String> for ProfileList {
-    type Error = ProfileListError;
-
-    fn try_from(text: String) -> Result<Self, ProfileListError> {
-        text.parse()
-    }
-}
-
-impl From<ProfileList> for String {
-    fn from(list: ProfileList) -> Self {
-        list.to_string()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -388,33 +266,5 @@ mod tests {
         ] {
             assert_eq!(profile(name).matches(&profile(device)), fits, "{name} {device}");
         }
-    }
-
-    #[test]
-    fn lists_are_counted() {
-        for (text, written, count) in [
-            ("7x1g", "7x1g", 7),
-            ("1x1g", "1g", 1),
-            ("3g+2g+1g+1g", "3g+2g+2x1g", 4),
-            ("1g.18gb+me+2x1g.18gb", "1g.18gb+me+2x1g.18gb", 3),
-            ("2x1g+me", "2x1g+me", 2),
-        ] {
-            let list: ProfileList = text.parse().unwrap();
-            assert_eq!((list.to_string().as_str(), list.as_slice().len()), (written, count));
-            assert_eq!(written.parse::<ProfileList>().unwrap(), list);
-        }
-        for text in ["", "+", "0x1g", "x1g", "7x", "1g++1g", "49x1g", "48x1g+1g", "9999x1g", "99999x1g", "1g+", "1g,1g"]
-        {
-            assert!(text.parse::<ProfileList>().is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn a_list_may_be_part_of_another() {
-        let list = |text: &str| text.parse::<ProfileList>().unwrap();
-        assert!(list("1g").is_part_of(&list("7x1g")));
-        assert!(list("1g+3g").is_part_of(&list("3g+2x1g")));
-        assert!(!list("2x3g").is_part_of(&list("3g+2x1g")));
-        assert_eq!(list("1g+3g").sorted(), list("3g+1g").sorted());
     }
 }

@@ -79,7 +79,7 @@ pub fn resolve(wanted: &[Profile], available: &[ExistingInstance]) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mig::profile::ProfileList;
+    use crate::mig::layout::Layout;
 
     fn check(wanted: &str, existing: &[&str], expected: Result<&[usize], &str>) {
         let available: Vec<ExistingInstance> = existing
@@ -90,8 +90,8 @@ mod tests {
                 profile: profile.parse().unwrap(),
             })
             .collect();
-        let wanted: ProfileList = wanted.parse().unwrap();
-        let answer = resolve(wanted.as_slice(), &available).map_err(|error| error.to_string());
+        let wanted: Layout = wanted.parse().unwrap();
+        let answer = resolve(&wanted.members(), &available).map_err(|error| error.to_string());
         assert_eq!(answer.as_deref().map_err(String::as_str), expected, "{existing:?}");
     }
 

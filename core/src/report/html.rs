@@ -108,7 +108,7 @@ impl<'a> Page<'a> {
             escape(&device(report)),
             escape(&report.context.host),
             escape(report.job.submitted.get(..16).unwrap_or(&report.job.submitted).replace('T', " ").as_str()),
-            escape(&background::counts(report))
+            escape(&format!("{}.", report.summary))
         );
         if let Some(problem) = report.layout.as_ref().and_then(|layout| layout.problem.as_deref()) {
             self.paragraph("bad", problem);

@@ -48,20 +48,7 @@ fn head(report: &Report, width: usize, colour: bool, text: &mut String) {
     if let Some(description) = &report.job.description {
         text.push_str(&wrap(description, width, "", ""));
     }
-    let summary = report.summary;
-    let counts = [
-        ("valid", summary.valid),
-        ("flagged", summary.flagged),
-        ("invalid", summary.invalid),
-        ("that do not fit", summary.does_not_fit),
-        ("failed", summary.failed),
-        ("cancelled", summary.cancelled),
-        ("contaminated", summary.contaminated),
-        ("not run", summary.planned.saturating_sub(summary.recorded)),
-    ];
-    let counts: Vec<String> =
-        counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
-    text.push_str(&wrap(&format!("{} trials: {}", summary.planned, counts.join(", ")), width, "", ""));
+    text.push_str(&wrap(&report.summary.to_string(), width, "", ""));
 }
 
 fn answer_style(answer: Answer) -> Style {

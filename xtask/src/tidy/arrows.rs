@@ -37,6 +37,10 @@ const OWNED: &[(&str, &[&str])] = &[
     ("anyhow", &["migperfctl", "migperfd", "migperf-helper", "migperf-launcher", "migperf-worker", "xtask"]),
 ];
 
+/// Parts of our own crates that only one crate may ask for: crate, feature, and who may. What changes a device is the
+/// helper's alone.
+const FEATURES: &[(&str, &str, &str)] = &[("migperf-gpu", "control", "migperf-helper")];
+
 /// Crates that stay pure: they use these libraries and no others.
 const PURE: &[(&str, &[&str])] = &[("migperf-core", &["serde", "serde_json", "sha2", "strsim", "thiserror", "toml"])];
 
@@ -60,6 +64,11 @@ fn check_one(package: &Package, members: &BTreeSet<&str>, programs: &BTreeSet<&s
         }
         if dependency.kind == Some(Kind::Dev) {
             continue;
+        }
+        for (owned, feature, owner) in FEATURES {
+            if other == *owned && name != *owner && dependency.features.iter().any(|wanted| wanted == feature) {
+                faults.push(Fault::new(name, format!("must not ask {other} for `{feature}`: that is {owner}'s part")));
+            }
         }
         if members.contains(other) {
             if !arrows.contains(&other) {
@@ -100,6 +109,17 @@ mod tests {
             "targets": [{"kind": [target]}],
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn only_the_helper_changes_devices() {
+        for (name, faults) in [("migperf-helper", 0), ("migperfd", 1)] {
+            let mut package = package(name, "lib", &[("migperf-gpu", None)]);
+            package.dependencies[0].features = vec!["control".to_owned()];
+            let gpu = self::package("migperf-gpu", "lib", &[]);
+            let found = check(&[package, gpu]);
+            assert_eq!(found.len(), faults, "{name}: {found:?}");
+        }
     }
 
     /// Adds one dependency to a sound workspace and compares the crates with faults.

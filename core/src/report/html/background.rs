@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::figure::{Table, estimate, missing};
 use super::svg::escape;
-use super::{Page, Report};
+use super::Page;
 use crate::report::finding::{Central, Finding, Plain};
 use crate::report::text::{Explained, number};
 use crate::report::{Text, TrialReport};
@@ -17,24 +17,6 @@ pub(super) fn write(page: &mut Page<'_>) {
     raw(page);
     reproduce(page);
     reading(page);
-}
-
-/// What became of the planned trials.
-pub(super) fn counts(report: &Report) -> String {
-    let summary = report.summary;
-    let counts = [
-        ("valid", summary.valid),
-        ("flagged", summary.flagged),
-        ("invalid", summary.invalid),
-        ("that do not fit", summary.does_not_fit),
-        ("failed", summary.failed),
-        ("cancelled", summary.cancelled),
-        ("contaminated", summary.contaminated),
-        ("not run", summary.planned.saturating_sub(summary.recorded)),
-    ];
-    let counts: Vec<String> =
-        counts.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{count} {what}")).collect();
-    format!("{} trials: {}.", summary.planned, counts.join(", "))
 }
 
 /// The job's own controls: the same thing twice, and the beginning against the end.
