@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::Page;
 use super::figure::{Table, estimate, missing};
 use super::svg::escape;
-use super::Page;
 use crate::report::finding::{Central, Finding, Plain};
 use crate::report::text::{Explained, number};
 use crate::report::{Text, TrialReport};
